@@ -1,0 +1,3 @@
+from uotpool.cli import main
+
+main()

@@ -1,0 +1,104 @@
+"""Which implementation solves a problem, and the call to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool import checks
+from uotpool.layout import Sets
+from uotpool.solvers import REGULARIZER, converged, solve
+from uotpool.solvers.weights import Weights
+
+SOLVERS = tuple(REGULARIZER)
+REGULARIZERS = tuple(dict.fromkeys(REGULARIZER.values()))
+FORMULATIONS = ("exact", "paper")
+READOUTS = ("conditional", "authors")
+IMPLEMENTATIONS = ("auto", "reference", "cpu")
+
+
+class Rule(NamedTuple):
+    """How to solve: everything but the numbers."""
+
+    solver: str
+    formulation: str = "exact"
+    converged: bool = False
+    tol: float | None = None
+    max_iter: int | None = None
+    impl: str = "auto"
+    readout: str = "conditional"
+
+    def validate(self) -> None:
+        checks.one_of("solver", self.solver, SOLVERS)
+        checks.one_of("formulation", self.formulation, FORMULATIONS)
+        checks.one_of("impl", self.impl, IMPLEMENTATIONS)
+        checks.one_of("readout", self.readout, READOUTS)
+        if self.readout == "authors" and self.formulation != "paper":
+            raise ValueError(
+                'readout: "authors" (what the published runs put out) goes with formulation="paper" only, '
+                f"got formulation={self.formulation!r}"
+            )
+        if self.converged and self.formulation == "paper":
+            raise ValueError(
+                'K: "converged" goes with formulation="exact" only (the published iterations do not lead to '
+                f"the optimum), got formulation={self.formulation!r}"
+            )
+        for name, value in (("tol", self.tol), ("max_iter", self.max_iter)):
+            if value is not None and not self.converged:
+                checks.fail(name, 'None unless K="converged"', value)
+        if self.tol is not None:
+            checks.number("tol", self.tol, positive=True)
+        if self.max_iter is not None:
+            checks.count("max_iter", self.max_iter, 1)
+
+
+def available() -> dict[str, str]:
+    """Every implementation with "" if it can be used here, else the reason why not."""
+    return {"reference": "", "cpu": "the fused CPU kernels are not part of this version"}
+
+
+def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
+    """The implementation that a call with this X runs.
+
+    Args:
+        X: input; its device decides.
+        solver: "sinkhorn", "badmm-e" or "badmm-q".
+        impl: "auto" takes the fastest that is there and may fall back to "reference"; a named one that is
+            missing raises and says why.
+    """
+    checks.tensor("X", X, "a tensor")
+    checks.one_of("solver", solver, SOLVERS)
+    checks.one_of("impl", impl, IMPLEMENTATIONS)
+    if impl == "auto":
+        return "reference"
+    missing = available()[impl]
+    if missing:
+        raise ValueError(f"impl: {impl!r} cannot be used: {missing}; use impl='auto' or 'reference'")
+    return impl
+
+
+def log_plan(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
+    resolve_impl(X, rule.solver, rule.impl)
+    if rule.converged:
+        quadratic = REGULARIZER[rule.solver] == "quadratic"
+        return converged.solve(
+            X, sets, log_p0, log_q0, weights, quadratic=quadratic, tol=rule.tol, max_iter=rule.max_iter
+        )
+    return solve(X, sets, log_p0, log_q0, weights, rule.solver, rule.formulation)
+
+
+def plan(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
+    """P in the shape of X."""
+    return sets.hide(log_plan(X, sets, log_p0, log_q0, weights, rule), -torch.inf).exp()
+
+
+def pool(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
+    """(B, D)."""
+    log_P = log_plan(X, sets, log_p0, log_q0, weights, rule)
+    if rule.readout == "authors":
+        share = X.shape[-1] * sets.hide(log_P, -torch.inf).exp()
+    else:
+        share = sets.softmax_n(log_P)  # eq. 4, from log P up to a constant for each feature
+    return sets.squeeze(sets.sum_n(X * share))

@@ -1,0 +1,220 @@
+"""The functions: validate, lay out, choose an implementation, call it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool import checks, dispatch
+from uotpool.inputs import Modules, Weight, lay_out, log_priors, resolve_weights
+from uotpool.solvers import certificate
+
+
+def uot_plan(
+    X: Tensor,
+    alpha0: Weight,
+    alpha1: Weight,
+    alpha2: Weight,
+    rho: Weight | None = None,
+    *,
+    p0: Tensor | None = None,
+    q0: Tensor | None = None,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    mask: Tensor | None = None,
+    solver: str = "sinkhorn",
+    K: Modules = None,
+    tol: float | None = None,
+    max_iter: int | None = None,
+    formulation: str = "exact",
+    impl: str = "auto",
+) -> Tensor:
+    r"""Transport plan of each set.
+
+    .. math::
+        \min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
+        + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
+
+    with R entropic, sum P (log P - 1), for the solvers "sinkhorn" and "badmm-e", and quadratic, sum P^2, for
+    "badmm-q".
+
+    Args:
+        X: samples as rows, floating: (B, N, D), or (M, D) with `index` or `ptr`; (N, D) alone is one set.
+        alpha0: weight of R, > 0: a number, or one value a module. The last one forms the plan.
+        alpha1: weight of the feature marginal's KL, >= 0 (0: that marginal is free).
+        alpha2: weight of the sample marginal's KL, >= 0.
+        rho: step of Bregman ADMM, > 0. Only for "badmm-e" and "badmm-q", and needed there unless
+            `K="converged"`; `default_rho` suggests one.
+        p0: prior over features, positive, (D,) or (B, D). Default: uniform.
+        q0: prior over samples, (B, N) or (M,). A sample of prior 0 is absent. Default: uniform.
+        index: set of each row, (M,), in any order.
+        ptr: offsets of the sets, (B + 1,), rows of a set together.
+        dim_size: number of sets B; keeps trailing empty sets, and saves a wait on a GPU with `index`.
+        mask: True (or nonzero) where a sample is present, (B, N) or (M,). What padding holds is never read.
+        solver: "sinkhorn", "badmm-e" or "badmm-q".
+        K: number of modules; default: the length of the weights, 4 if all are numbers. "converged": the
+            optimum to a duality gap of `tol`, differentiated implicitly; one value a weight, no `rho`.
+        tol: largest duality gap with `K="converged"`; default 1e-12 in float64, 1e-6 in float32.
+        max_iter: Newton steps with `K="converged"` (default 200); a `ConvergenceWarning` if not enough.
+        formulation: "exact", or "paper" for the algorithms as published, which solve another problem.
+        impl: "auto" or "reference"; see `resolve_impl`.
+
+    Returns:
+        P in the layout and dtype of X, mass 1 in each set (exact formulation), 0 at absent samples.
+    """
+    rule = dispatch.Rule(solver, formulation, K == "converged", tol, max_iter, impl)
+    rule.validate()
+    rows, sets = lay_out(X, index, ptr, dim_size, mask)
+    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
+    weights = resolve_weights(rows, solver, K, alpha0, alpha1, alpha2, rho)
+    return dispatch.plan(rows, sets, log_p0, log_q0, weights, rule).to(X.dtype)
+
+
+def uot_pool(
+    X: Tensor,
+    alpha0: Weight,
+    alpha1: Weight,
+    alpha2: Weight,
+    rho: Weight | None = None,
+    *,
+    p0: Tensor | None = None,
+    q0: Tensor | None = None,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    mask: Tensor | None = None,
+    solver: str = "sinkhorn",
+    K: Modules = None,
+    tol: float | None = None,
+    max_iter: int | None = None,
+    formulation: str = "exact",
+    impl: str = "auto",
+    readout: str = "conditional",
+) -> Tensor:
+    r"""Pool each set by its transport plan, :math:`y_d = \sum_n X_{nd}\, P_{nd} / \sum_m P_{md}`.
+
+    Args:
+        X, alpha0, alpha1, alpha2, rho, p0, q0, index, ptr, dim_size, mask, solver, K, tol, max_iter,
+            formulation, impl: as in `uot_plan`.
+        readout: "conditional" is the formula above (the paper's eq. 4). "authors" is D sum_n X P, what the
+            authors' runs put out; only with `formulation="paper"`.
+
+    Returns:
+        (B, D) in the dtype of X; zeros for an empty set.
+    """
+    rule = dispatch.Rule(solver, formulation, K == "converged", tol, max_iter, impl, readout)
+    rule.validate()
+    rows, sets = lay_out(X, index, ptr, dim_size, mask)
+    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
+    weights = resolve_weights(rows, solver, K, alpha0, alpha1, alpha2, rho)
+    return dispatch.pool(rows, sets, log_p0, log_q0, weights, rule).to(X.dtype)
+
+
+def duality_gap(
+    X: Tensor,
+    P: Tensor,
+    alpha0: float | Tensor,
+    alpha1: float | Tensor,
+    alpha2: float | Tensor,
+    *,
+    p0: Tensor | None = None,
+    q0: Tensor | None = None,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    mask: Tensor | None = None,
+    regularizer: str = "entropic",
+) -> Tensor:
+    r"""How far the objective of a plan, from any solver, is from the optimum: a certificate.
+
+    With :math:`Y = X - \alpha_1 \log(\sum_n P / p_0) - \alpha_2 \log(\sum_d P / q_0)`,
+
+    .. math::
+        \text{entropic: } \alpha_0 KL(P \,|\, Q),\ Q = \text{softmax}(Y / \alpha_0) \qquad
+        \text{quadratic: } \alpha_0 \sum (P - Q)^2 + 2 (P - Q)(Q - Y / 2\alpha_0),\
+        Q = \text{proj}_\Delta(Y / 2\alpha_0)
+
+    Both are >= 0 and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity.
+
+    Args:
+        X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+        P: plan in the layout of X, >= 0; another mass than 1 is normalised first.
+        alpha0, alpha1, alpha2: one value each.
+        regularizer: "entropic" or "quadratic".
+
+    Returns:
+        (B,), float64: it measures small differences. 0 for an empty set.
+    """
+    checks.one_of("regularizer", regularizer, dispatch.REGULARIZERS)
+    P = _plan_like(P, X)
+    rows, sets = lay_out(X, index, ptr, dim_size, mask, torch.float64)
+    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
+    w = resolve_weights(rows, "sinkhorn", "converged", alpha0, alpha1, alpha2, None)
+    values = certificate.gap(
+        rows, sets, P.double().log(), log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0], regularizer
+    )
+    return values.reshape(sets.num_sets)
+
+
+class PlanStats(NamedTuple):
+    """What a plan does, one value a set; see `plan_stats`."""
+
+    mass: Tensor
+    feature_deviation: Tensor
+    sample_deviation: Tensor
+    divergence: Tensor
+
+
+def plan_stats(
+    P: Tensor,
+    *,
+    p0: Tensor | None = None,
+    q0: Tensor | None = None,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    mask: Tensor | None = None,
+) -> PlanStats:
+    """Does the layer do more than mean pooling, and how far are the marginals from the priors?
+
+    Args:
+        P: plan, in any layout of `uot_plan`.
+        p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+
+    Returns:
+        `PlanStats` of float64 tensors (B,), zeros for an empty set:
+        mass: sum of P.
+        feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
+        sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
+        divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log N is
+            max pooling (one sample for each feature).
+    """
+    checks.floating("P", P, "a floating tensor")
+    P, sets = lay_out(P, index, ptr, dim_size, mask, torch.float64, name="P")
+    log_p0, log_q0, sets = log_priors(P, sets, p0, q0)
+    P = sets.hide(P, 0.0)
+    p, q = sets.sum_n(P), P.sum(-1, keepdim=True)
+    mass = sets.sum_n(q)
+    tiny = torch.finfo(P.dtype).tiny
+    count = sets.count(P)
+    there = (count > 0).to(P.dtype)
+    unit = mass.clamp_min(tiny)
+    off_p = (p / unit - log_p0.softmax(-1)).abs().sum(-1, keepdim=True) * there
+    off_q = sets.sum_n((q / sets.spread(unit) - sets.softmax_n(log_q0)).abs())
+    conditional = P / sets.spread(p.clamp_min(tiny))
+    entropy = -sets.sum_n(torch.special.xlogy(conditional, conditional))
+    divergence = (count.clamp_min(1.0).log() - entropy).mean(-1, keepdim=True) * there
+    return PlanStats(*(s.reshape(sets.num_sets) for s in (mass, off_p, off_q, divergence)))
+
+
+def _plan_like(P: Tensor, X: Tensor) -> Tensor:
+    checks.tensor("X", X, "a floating tensor")
+    checks.floating("P", P, "a floating tensor of the shape of X")
+    if P.shape != X.shape:
+        checks.fail("P", f"the shape of X, {tuple(X.shape)}", P)
+    if checks.values_checked() and not bool((P >= 0).all()):
+        raise ValueError(f"P: expected entries >= 0, got {float(P.min())}")
+    return P

@@ -1,0 +1,201 @@
+"""From what a user passes to what a solver takes: rows, sets, log priors, weights. Validates on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from uotpool import checks
+from uotpool.layout import DenseSets, RaggedSets, Sets, index_from_ptr
+from uotpool.solvers import NEEDS_RHO
+from uotpool.solvers.weights import Weights
+
+Weight = float | Tensor | Sequence[float]
+Modules = int | Literal["converged"] | None
+
+DEFAULT_K = 4
+
+
+def lay_out(
+    X: Tensor,
+    index: Tensor | None,
+    ptr: Tensor | None,
+    dim_size: int | None,
+    mask: Tensor | None,
+    dtype: torch.dtype | None = None,
+    name: str = "X",
+) -> tuple[Tensor, Sets]:
+    """X in the solver's dtype (at least float32) with absent rows zeroed, and its sets."""
+    layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
+    checks.floating(name, X, layouts)
+    if X.dim() not in (2, 3):
+        checks.fail(name, layouts, X)
+    if X.shape[-1] == 0:
+        checks.fail(name, "at least one feature in the last dimension", X)
+    if index is not None and ptr is not None:
+        raise ValueError("index, ptr: expected one of the two, got both")
+    if dim_size is not None:
+        checks.count("dim_size", dim_size, 0)
+
+    sets: Sets
+    present = None if mask is None else _present(mask, X)
+    if X.dim() == 3:
+        if index is not None or ptr is not None:
+            given = "ptr" if index is None else "index"
+            checks.fail(given, f"None with a dense {name} of shape (B, N, D); use mask for padding", "a tensor")
+        if dim_size is not None and dim_size != X.shape[0]:
+            checks.fail("dim_size", f"the number of sets of {name}, {X.shape[0]}", dim_size)
+        sets = DenseSets(X.shape[0], present)
+    elif index is None and ptr is None:
+        if dim_size not in (None, 1):
+            checks.fail(
+                "dim_size", f"1, or index or ptr given: a {name} of shape (N, D) alone is one set", dim_size
+            )
+        sets = RaggedSets(torch.zeros(X.shape[0], dtype=torch.int64, device=X.device), 1, present)
+    else:
+        row_index, num_sets = _index(X, index, ptr, dim_size)
+        sets = RaggedSets(row_index, num_sets, present)
+
+    if dtype is None:
+        dtype = torch.promote_types(X.dtype, torch.float32)
+    X = X.to(dtype)
+    if checks.values_checked():
+        checks.finite_rows(X, present)
+    return sets.hide(X, 0.0), sets
+
+
+def _index(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> tuple[Tensor, int]:
+    """Set of each row as int64, and the number of sets."""
+    if ptr is not None:
+        checks.integers("ptr", ptr)
+        checks.same_device("ptr", ptr, X)
+        if ptr.shape[0] < 1:
+            checks.fail("ptr", "at least one offset, (B + 1,)", ptr)
+        if dim_size is not None and dim_size != ptr.shape[0] - 1:
+            checks.fail("dim_size", f"{ptr.shape[0] - 1}, the number of sets of ptr", dim_size)
+        checks.ptr_values(ptr, X.shape[0])
+        return index_from_ptr(ptr.long(), X.shape[0]), ptr.shape[0] - 1
+    assert index is not None
+    checks.integers("index", index)
+    checks.same_device("index", index, X)
+    if index.shape[0] != X.shape[0]:
+        checks.fail("index", f"one entry for each of the {X.shape[0]} rows of X", index)
+    if dim_size is None:
+        dim_size = int(index.max()) + 1 if index.numel() else 0
+    checks.index_values(index, dim_size)
+    return index.long(), dim_size
+
+
+def _present(mask: Tensor, X: Tensor) -> Tensor:
+    """The mask as bool, in the shape of a per-sample value."""
+    accepted = f"a bool, integer or 0/1 floating tensor of shape {tuple(X.shape[:-1])}"
+    checks.tensor("mask", mask, accepted)
+    if mask.is_complex():
+        checks.fail("mask", accepted, mask, TypeError)
+    checks.same_device("mask", mask, X)
+    if mask.shape != X.shape[:-1]:
+        checks.fail("mask", accepted, mask)
+    if mask.dtype != torch.bool:
+        # An additive mask (0 to keep, -inf to drop) would be read the wrong way round: refuse it where seen.
+        if checks.readable(mask) and not bool(((mask == 0) | (mask == 1)).all()):
+            odd = mask[(mask != 0) & (mask != 1)].flatten()[0].item()
+            checks.fail("mask", accepted + ", 1 where a sample is present", f"the value {odd}")
+        mask = mask != 0
+    return mask.unsqueeze(-1)
+
+
+def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> tuple[Tensor, Tensor, Sets]:
+    """log p0 as u, log q0 as v (0 at absent rows), and the sets without the samples of prior 0."""
+    D = X.shape[-1]
+    if p0 is None:
+        log_p0 = uniform_p0(X, sets)
+    else:
+        accepted = f"a floating tensor of shape ({D},) or ({sets.num_sets}, {D})"
+        checks.floating("p0", p0, accepted)
+        checks.same_device("p0", p0, X)
+        if p0.shape not in ((D,), (sets.num_sets, D)):
+            checks.fail("p0", accepted, p0)
+        if checks.values_checked():
+            checks.distribution("p0", p0.sum(-1), p0, p0.dtype)
+            if not bool((p0 > 0).all()):
+                raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
+        # A feature cannot be absent, so an unchecked 0 becomes the smallest number and all stays finite.
+        p0 = p0.to(X.dtype)
+        log_p0 = sets.per_feature(p0.clamp_min(torch.finfo(X.dtype).tiny).log())
+
+    if q0 is None:
+        return log_p0, uniform_q0(X, sets), sets
+    accepted = f"a floating tensor of shape {tuple(X.shape[:-1])}"
+    checks.floating("q0", q0, accepted)
+    checks.same_device("q0", q0, X)
+    if q0.shape != X.shape[:-1]:
+        checks.fail("q0", accepted, q0)
+    dtype, q0 = q0.dtype, sets.per_sample(q0.to(X.dtype))
+    if checks.values_checked():
+        q0_there = sets.hide(q0, 0.0)
+        total = sets.sum_n(q0_there)
+        checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
+    sets = sets.among(q0 > 0)
+    return log_p0, sets.hide(q0, 1.0).log(), sets
+
+
+def uniform_p0(X: Tensor, sets: Sets) -> Tensor:
+    D = X.shape[-1]
+    return sets.per_feature(torch.full((D,), 1.0 / D, dtype=X.dtype, device=X.device).log())
+
+
+def uniform_q0(X: Tensor, sets: Sets) -> Tensor:
+    log_q0 = -sets.spread(sets.count(X).clamp_min(1.0).log())
+    return log_q0.expand(*X.shape[:-1], 1)
+
+
+def resolve_weights(
+    X: Tensor, solver: str, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
+) -> Weights:
+    """The weights as (K,) tensors in the dtype and on the device of X; K = 1 for "converged"."""
+    given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
+    if solver in NEEDS_RHO and K != "converged":
+        if rho is None:
+            raise ValueError(
+                f"rho: expected a number > 0 or {_modules(K)} values for solver={solver!r}, got None"
+            )
+        given["rho"] = rho
+    elif rho is not None:
+        why = 'K="converged" has no step size' if K == "converged" else f"solver={solver!r} has no step size"
+        checks.fail("rho", f"None ({why})", rho)
+
+    values = {name: _weight(name, value, X) for name, value in given.items()}
+    lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
+    if K == "converged":
+        length = 1
+    elif K is None:
+        length = next(iter(lengths.values()), DEFAULT_K)
+    else:
+        length = checks.count("K", K, 0)
+    for name, value in lengths.items():
+        if value != length:
+            wanted = "one value" if K == "converged" else f"{length} values"
+            others = f" (lengths: {lengths})" if K is None else f" (K={K!r})"
+            raise ValueError(f"{name}: expected a number or {wanted}, got {value} values{others}")
+    return Weights(**{name: value.expand(length) for name, value in values.items()})
+
+
+def _weight(name: str, value: Weight, X: Tensor) -> Tensor:
+    positive = name in ("alpha0", "rho")
+    if not isinstance(value, (Tensor, list, tuple)):
+        return X.new_full((), checks.number(name, value, positive=positive))
+    if not isinstance(value, Tensor):
+        value = torch.tensor([checks.number(name, v, positive=positive) for v in value], dtype=torch.float64)
+    accepted = f"a number {'> 0' if positive else '>= 0'} or a 1-d floating tensor with a value for each module"
+    checks.floating(name, value, accepted)
+    if value.dim() > 1:
+        checks.fail(name, accepted, value)
+    checks.weight_values(name, value, positive=positive)
+    return value.to(device=X.device, dtype=X.dtype)
+
+
+def _modules(K: Modules) -> str:
+    return "K" if K is None else str(K)

@@ -1,0 +1,152 @@
+"""One view of a batch of sets for every input layout.
+
+The solvers need three things of a batch: a reduction over the samples of each set, the way back from a
+per-set value to the rows, and which rows are really there. `Sets` offers just that, so each solver is
+written once. Shapes below, with B sets, D features, M rows in all:
+
+| kind of value    | letter | dense          | ragged    |
+|------------------|--------|----------------|-----------|
+| sample x feature | Y      | (B, N, D)      | (M, D)    |
+| per sample       | v      | (B, N, 1)      | (M, 1)    |
+| per feature      | u      | (B, 1, D)      | (B, D)    |
+| per set          | s      | (B, 1, 1)      | (B, 1)    |
+
+An absent row (padding, or a sample whose prior is zero) holds finite filler and takes no part in any
+reduction over samples. Nothing is compacted, so no size depends on data and a GPU is never waited for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import copy
+
+import torch
+from torch import Tensor
+
+
+def logsumexp_d(Y: Tensor) -> Tensor:
+    """log sum exp over the features of each sample, (..., D) -> (..., 1)."""
+    # The maximum is detached: its two gradients cancel exactly, and `torch.logsumexp`, which keeps them
+    # apart in rounding, is off by orders of magnitude in float32 for |Y| near 1e8.
+    m = Y.detach().amax(-1, keepdim=True)
+    return m + (Y - m).exp().sum(-1, keepdim=True).log()
+
+
+class Sets(ABC):
+    """How the rows of a batch are grouped in sets; see the table of shapes above."""
+
+    def __init__(self, num_sets: int, present: Tensor | None) -> None:
+        self.num_sets = num_sets
+        self.present = present  # bool, shape of v; None where every row is there
+
+    @abstractmethod
+    def _sum(self, Y: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _max(self, Y: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def spread(self, u: Tensor) -> Tensor:
+        """Per-set values (u or s) to something that broadcasts against the rows (Y or v)."""
+
+    @abstractmethod
+    def per_feature(self, p: Tensor) -> Tensor:
+        """(D,) or (B, D) to the shape of u."""
+
+    @abstractmethod
+    def per_sample(self, q: Tensor) -> Tensor:
+        """(B, N) or (M,) to the shape of v."""
+
+    def squeeze(self, u: Tensor) -> Tensor:
+        """u to (B, D), s to (B, 1)."""
+        return u.reshape(self.num_sets, u.shape[-1])
+
+    def among(self, present: Tensor) -> Sets:
+        """The same sets with only the rows that are also in `present` (bool, shape of v)."""
+        sets = copy(self)
+        sets.present = present if self.present is None else self.present & present
+        return sets
+
+    def hide(self, Y: Tensor, fill: float) -> Tensor:
+        """Y with `fill` in the absent rows, whatever they hold, and no gradient to them."""
+        return Y if self.present is None else torch.where(self.present, Y, fill)
+
+    def sum_n(self, Y: Tensor) -> Tensor:
+        """Sum over the samples of each set."""
+        return self._sum(self.hide(Y, 0.0))
+
+    def max_n(self, Y: Tensor) -> Tensor:
+        """Maximum over the samples of each set; 0 for a set without samples."""
+        m = self._max(self.hide(Y, -torch.inf))
+        return torch.where(m == -torch.inf, 0.0, m)
+
+    def logsumexp_n(self, Y: Tensor) -> Tensor:
+        """log sum exp over the samples of each set; 0 for a set without samples."""
+        m = self.max_n(Y.detach())
+        total = self._sum((self.hide(Y, -torch.inf) - self.spread(m)).exp())
+        # The largest term is exp(0), so total >= 1 but for a set without samples: the clamp only acts there
+        # and keeps log and its gradient finite.
+        return m + total.clamp_min(1.0).log()
+
+    def logsumexp_all(self, Y: Tensor) -> Tensor:
+        """log sum exp over all entries of each set."""
+        return self.logsumexp_n(logsumexp_d(Y))
+
+    def softmax_n(self, Y: Tensor) -> Tensor:
+        """Softmax over the samples of each set, feature by feature; 0 in absent rows."""
+        return (self.hide(Y, -torch.inf) - self.spread(self.logsumexp_n(Y))).exp()
+
+    def count(self, like: Tensor) -> Tensor:
+        """Number of samples of each set, as s in the dtype of `like`."""
+        return self.sum_n(torch.ones_like(like[..., :1]))
+
+
+class DenseSets(Sets):
+    """Sets of one size, (B, N, D), with an optional mask."""
+
+    def _sum(self, Y: Tensor) -> Tensor:
+        return Y.sum(1, keepdim=True)
+
+    def _max(self, Y: Tensor) -> Tensor:
+        if Y.shape[1] == 0:  # amax of nothing is an error in torch
+            return Y.new_full((Y.shape[0], 1, Y.shape[2]), -torch.inf)
+        return Y.amax(1, keepdim=True)
+
+    def spread(self, u: Tensor) -> Tensor:
+        return u
+
+    def per_feature(self, p: Tensor) -> Tensor:
+        return p.unsqueeze(-2).expand(self.num_sets, 1, p.shape[-1])
+
+    def per_sample(self, q: Tensor) -> Tensor:
+        return q.unsqueeze(-1)
+
+
+class RaggedSets(Sets):
+    """Sets of any sizes as rows (M, D); row i belongs to set index[i]. The rows may come in any order."""
+
+    def __init__(self, index: Tensor, num_sets: int, present: Tensor | None) -> None:
+        super().__init__(num_sets, present)
+        self.index = index
+
+    def _sum(self, Y: Tensor) -> Tensor:
+        return Y.new_zeros(self.num_sets, Y.shape[1]).index_add(0, self.index, Y)
+
+    def _max(self, Y: Tensor) -> Tensor:
+        lowest = Y.new_full((self.num_sets, Y.shape[1]), -torch.inf)
+        return lowest.scatter_reduce(0, self.index[:, None].expand_as(Y), Y, "amax")
+
+    def spread(self, u: Tensor) -> Tensor:
+        return u.index_select(0, self.index)
+
+    def per_feature(self, p: Tensor) -> Tensor:
+        return p.expand(self.num_sets, p.shape[-1])
+
+    def per_sample(self, q: Tensor) -> Tensor:
+        return q.unsqueeze(-1)
+
+
+def index_from_ptr(ptr: Tensor, num_rows: int) -> Tensor:
+    """Set of each row, from the offsets; the number of rows is known, so nothing is waited for."""
+    rows = torch.arange(num_rows, device=ptr.device)
+    return torch.bucketize(rows, ptr[1:].contiguous(), right=True)

@@ -1,0 +1,68 @@
+"""Mixed pooling as a hierarchy of UOT poolings (Proposition 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uotpool.functional import uot_pool
+from uotpool.nn.pooling import UOTPooling
+
+
+class MixedMeanMax(nn.Module):
+    r"""Mixed and gated mean-max pooling (Lee et al. 2016) from three UOT poolings.
+
+    .. math::
+        f(X) = f_{uot}([f_{uot}(X; \theta_{mean}), f_{uot}(X; \theta_{max})]; \theta_3)
+        \approx \omega\, \text{mean}(X) + (1 - \omega) \max(X)
+
+    where the third pools the two vectors with the sample prior [omega, 1 - omega], in the attention setting.
+
+    Args:
+        dim: number of features D.
+        gated: False: omega is one learned number, sigmoid(raw_omega). True: it is a function of the set,
+            sigmoid(w^T mean_n(x_n) + b).
+        temperature: of the max pooling; see `UOTPooling.max`.
+
+    Shape:
+        As `UOTPooling`.
+    """
+
+    def __init__(self, dim: int, *, gated: bool = False, temperature: float = 1e-3) -> None:
+        super().__init__()
+        self.dim = dim
+        self.mean = UOTPooling.mean(dim)
+        self.max = UOTPooling.max(dim, temperature)
+        self.gate: nn.Linear | None = nn.Linear(dim, 1) if gated else None
+        self.raw_omega: nn.Parameter | None = None if gated else nn.Parameter(torch.zeros(()))
+
+    def reset_parameters(self) -> None:
+        if self.gate is not None:
+            self.gate.reset_parameters()
+        if self.raw_omega is not None:
+            nn.init.zeros_(self.raw_omega)
+
+    def omega(self, mean: Tensor) -> Tensor:
+        """Weight of the mean, from the mean-pooled vectors (B, D) -> (B,)."""
+        if self.gate is None:
+            assert self.raw_omega is not None
+            return self.raw_omega.sigmoid().expand(mean.shape[0])
+        return self.gate(mean).squeeze(-1).sigmoid()
+
+    def forward(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        *,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """(B, D), in the dtype of X."""
+        layout: dict[str, Any] = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
+        mean, top = self.mean(X, **layout), self.max(X, **layout)
+        omega = self.omega(mean)
+        q0 = torch.stack([omega, 1 - omega], dim=-1)
+        return uot_pool(torch.stack([mean, top], dim=1), 1e4, 1e8, 1e8, q0=q0, K=2)

@@ -1,0 +1,77 @@
+"""Learned priors, as the paper gives them. They return logits; the layer normalises them in each set."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class FeaturePrior(nn.Module):
+    r"""Logits of the prior over features, :math:`p_0 = \text{softmax}(U X 1)`: linear in the sum of a set.
+
+    Args:
+        dim: number of features D.
+
+    Shape:
+        (B, D), the sum over the samples of each set -> (B, D).
+    """
+
+    def __init__(
+        self, dim: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.U = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        _uniform(self.U)
+
+    def forward(self, total: Tensor) -> Tensor:
+        return _linear(total, self.U)
+
+
+class SamplePrior(nn.Module):
+    r"""Logits of the prior over samples, :math:`q_0 = \text{softmax}(w^T \tanh(V X))` (Ilse et al. 2018).
+
+    Args:
+        dim: number of features D.
+        hidden: width H of the hidden layer; default D, as in the paper.
+
+    Shape:
+        (..., D) -> (..., 1), each sample by itself.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        hidden = dim if hidden is None else hidden
+        self.V = nn.Parameter(torch.empty(hidden, dim, device=device, dtype=dtype))
+        self.w = nn.Parameter(torch.empty(1, hidden, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        _uniform(self.V)
+        _uniform(self.w)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return _linear(_linear(X, self.V).tanh(), self.w)
+
+
+def _uniform(weight: Tensor) -> None:
+    """The initial values of `nn.Linear`."""
+    bound = 1 / math.sqrt(weight.shape[1])
+    nn.init.uniform_(weight, -bound, bound)
+
+
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    # In the precision of x, the solver's: a sum over a large set overflows float16.
+    with torch.autocast(x.device.type, enabled=False):
+        return nn.functional.linear(x, weight.to(x.dtype))

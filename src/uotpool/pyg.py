@@ -1,0 +1,49 @@
+"""PyTorch Geometric: UOT pooling as an aggregation (extra `pyg`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.nn.aggr import Aggregation
+
+from uotpool import checks
+from uotpool.nn import UOTPooling
+
+
+class UOTAggregation(Aggregation):
+    """`UOTPooling` as an `Aggregation`: a readout, or `MessagePassing(aggr=UOTAggregation(dim))`.
+
+    Args:
+        dim: number of features (channels).
+        **kwargs: those of `UOTPooling`.
+    """
+
+    def __init__(self, dim: int, **kwargs: Any) -> None:
+        super().__init__()
+        self.pool = UOTPooling(dim, **kwargs)
+
+    def reset_parameters(self) -> None:
+        self.pool.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        dim: int = -2,
+    ) -> Tensor:
+        """(nodes or edges, D) -> (dim_size, D)."""
+        if x.dim() != 2 or dim not in (0, -2):
+            checks.fail(
+                "x",
+                "a tensor (nodes, features) aggregated over dim 0 or -2",
+                f"{checks.describe(x)}, dim={dim}",
+            )
+        if ptr is not None:  # PyG may pass both; they say the same
+            index = None
+        return self.pool(x, index, ptr, dim_size)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.pool.extra_repr()})"

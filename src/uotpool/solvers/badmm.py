@@ -1,0 +1,121 @@
+"""Exact Bregman ADMM, entropic and quadratic, one module a step.
+
+Two blocks, {P, eta} and {S, mu}, tied by the soft constraints P = S, marg_D(P) = mu, marg_N(S) = eta: each
+has a dual (Z, z1, z2) and a KL term of weight rho. Against the published Algorithm 1:
+
+- P and S are not projected on mu and eta but weigh the coupling KL and the marginal KL together, which is
+  where the factors 1/2 and rho / (alpha0 + 2 rho) come from. The projection freezes mu = p0 and eta = q0.
+- The duals move by differences of logarithms. The published additive steps are of size rho / (N D).
+- Every block has mass 1. The normaliser of a block only adds a constant to its logarithm.
+- eta for the next step is updated at the end of a module, not at its start, where the first one would
+  leave eta = q0 whatever alpha2 is; and the output is a closing S update that sees the last duals. The
+  iterates are the same, and every weight of every module gets a gradient.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool.layout import Sets, logsumexp_d
+from uotpool.solvers.weights import Weights
+
+
+class State(NamedTuple):
+    log_S: Tensor
+    log_mu: Tensor
+    log_eta: Tensor
+    Z: Tensor
+    z1: Tensor
+    z2: Tensor
+    largest: Tensor  # max over the set of P and S; sets the step of the quadratic problem
+
+
+class Primal(NamedTuple):
+    log_P: Tensor
+    log_p: Tensor  # log marg_D(P)
+    log_S: Tensor
+    log_q: Tensor  # log marg_N(S)
+    rho: Tensor  # as used: a set's own for the quadratic problem
+
+
+def start(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor) -> State:
+    log_q0 = log_q0 - sets.spread(sets.logsumexp_n(log_q0))
+    log_p0 = log_p0 - logsumexp_d(log_p0)
+    largest = (log_p0.amax(-1, keepdim=True) + sets.max_n(log_q0)).exp()
+    return State(
+        log_S=sets.spread(log_p0) + log_q0,
+        log_mu=log_p0,
+        log_eta=log_q0,
+        Z=torch.zeros_like(X),
+        z1=torch.zeros_like(log_p0),
+        z2=torch.zeros_like(log_q0),
+        largest=largest,
+    )
+
+
+def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadratic: bool) -> Primal:
+    """The P update, then the S update."""
+    if quadratic:
+        # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms: a step that ignores
+        # it overshoots. Per set, so that batch mates do not meet.
+        rho = rho + alpha0 * s.largest
+        rho_n = sets.spread(rho)
+        S = s.log_S.exp()
+        Y = s.log_S + (X - s.Z + sets.spread(s.z1) - alpha0 * S) / rho_n
+    else:
+        rho_n = rho
+        Y = s.log_S + (X - s.Z + sets.spread(s.z1)) / rho
+
+    lse = sets.logsumexp_n(Y)
+    shift = 0.5 * (s.log_mu - lse)
+    log_p = lse + shift
+    total = logsumexp_d(log_p)
+    log_P = Y + sets.spread(shift - total)
+    log_p = log_p - total
+
+    if quadratic:
+        Y = log_P + (s.Z + s.z2 - alpha0 * log_P.exp()) / rho_n
+        share: Tensor | float = 0.5
+    else:
+        Y = (s.Z + s.z2 + rho * log_P) / (alpha0 + rho)
+        share = rho / (alpha0 + 2 * rho)
+    lse = logsumexp_d(Y)
+    shift = share * (s.log_eta - lse)
+    log_q = lse + shift
+    total = sets.spread(sets.logsumexp_n(log_q))
+    return Primal(log_P, log_p, Y + shift - total, log_q - total, rho)
+
+
+def step(
+    X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, s: State, w: Weights, k: int, quadratic: bool
+) -> State:
+    """Module k."""
+    assert w.rho is not None
+    alpha1, alpha2 = w.alpha1[k], w.alpha2[k]
+    log_P, log_p, log_S, log_q, rho = primal(X, sets, s, w.alpha0[k], w.rho[k], quadratic)
+    rho_n = sets.spread(rho) if quadratic else rho
+
+    log_mu = (alpha1 * log_p0 + rho * log_p - s.z1) / (alpha1 + rho)
+    log_mu = log_mu - logsumexp_d(log_mu)
+    Z = s.Z + rho_n * (log_P - log_S)
+    z1 = s.z1 + rho * (log_mu - log_p)
+    z2 = s.z2 + rho_n * (s.log_eta - log_q)
+    log_eta = (alpha2 * log_q0 + rho_n * log_q - z2) / (alpha2 + rho_n)
+    log_eta = log_eta - sets.spread(sets.logsumexp_n(log_eta))
+
+    largest = s.largest
+    if quadratic:
+        largest = sets.max_n(torch.maximum(log_P, log_S).amax(-1, keepdim=True)).exp()
+    return State(log_S, log_mu, log_eta, Z, z1, z2, largest)
+
+
+def solve(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights, *, quadratic: bool) -> Tensor:
+    """log S after K modules and a closing primal update with the last module's weights."""
+    assert w.rho is not None
+    s = start(X, sets, log_p0, log_q0)
+    for k in range(w.K):
+        s = step(X, sets, log_p0, log_q0, s, w, k, quadratic)
+    return primal(X, sets, s, w.alpha0[w.K - 1], w.rho[w.K - 1], quadratic).log_S

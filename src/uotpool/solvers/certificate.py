@@ -1,0 +1,62 @@
+"""How far a plan is from the optimum, from the plan alone.
+
+For a plan P of mass 1 put u = -alpha1 log(marg_D(P) / p0), v = -alpha2 log(marg_N(P) / q0), Y = X + u + v. At
+these potentials the Fenchel dual is feasible and primal minus dual collapses to a divergence between P and
+the plan Q that Y would give, so nothing cancels: it is >= 0, and 0 exactly at the optimum.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from uotpool.layout import Sets, logsumexp_d
+from uotpool.solvers.simplex import project
+
+
+def gap(
+    X: Tensor,
+    sets: Sets,
+    log_P: Tensor,
+    log_p0: Tensor,
+    log_q0: Tensor,
+    alpha0: Tensor,
+    alpha1: Tensor,
+    alpha2: Tensor,
+    regularizer: str,
+) -> Tensor:
+    """Duality gap of each set, as s. log_P may have any mass; it is normalised first."""
+    log_P = sets.hide(log_P, -torch.inf)
+    log_p, log_q = sets.logsumexp_n(log_P), _logsumexp_d(log_P)
+    total = sets.logsumexp_n(log_q)
+    log_P, log_p, log_q = log_P - sets.spread(total), log_p - total, log_q - sets.spread(total)
+
+    # A marginal of zero under a positive prior costs an infinite derivative unless its weight is zero.
+    empty_p, empty_q = log_p == -torch.inf, log_q == -torch.inf
+    u = torch.where(empty_p, 0.0, -alpha1 * (log_p - log_p0))
+    v = torch.where(empty_q, 0.0, -alpha2 * (log_q - log_q0))
+    infeasible = (empty_p & (alpha1 > 0)).any(-1, keepdim=True)
+    lost = (empty_q & (alpha2 > 0)).to(X.dtype)
+    infeasible = infeasible | (sets.sum_n(lost) > 0)
+
+    Y = X + sets.spread(u) + v
+    P = log_P.exp()
+    if regularizer == "entropic":
+        top = sets.max_n(Y.amax(-1, keepdim=True))
+        log_Q = (Y - sets.spread(top)) / alpha0
+        log_Q = log_Q - sets.spread(sets.logsumexp_all(log_Q))
+        # r - log(1 + r) with P = Q (1 + r) summed over Q is KL(P | Q), and each term is >= 0.
+        terms = torch.where(P > 0, P * (log_P - log_Q), 0.0) - P + sets.hide(log_Q, -torch.inf).exp()
+    else:
+        Y = Y / (2 * alpha0)
+        Y = Y - sets.spread(sets.max_n(Y.amax(-1, keepdim=True)))
+        Q = project(Y, sets)
+        terms = (P - Q).square() + 2 * (P - Q) * (Q - Y)
+    value = alpha0 * sets.sum_n(terms.sum(-1, keepdim=True))
+    return torch.where(infeasible, torch.inf, value.clamp_min(0.0))
+
+
+def _logsumexp_d(Y: Tensor) -> Tensor:
+    """`logsumexp_d` for rows that may be -inf throughout."""
+    empty = Y.amax(-1, keepdim=True) == -torch.inf
+    return torch.where(empty, -torch.inf, logsumexp_d(torch.where(empty, 0.0, Y)))

@@ -1,0 +1,313 @@
+"""The optimum itself, and its gradient through the optimality conditions.
+
+Both regularisers have the same dual, a smooth convex function of the two potentials (Y = X + u + v):
+
+    F(u, v) = conj(Y) + alpha1 log sum_d p0 exp(-u / alpha1) + alpha2 log sum_n q0 exp(-v / alpha2)
+
+    entropic   conj(Y) = alpha0 log sum exp(Y / alpha0)       Q = softmax(Y / alpha0)
+    quadratic  conj(Y) = max over the simplex of <Y, Q> - alpha0 |Q|^2,   Q = projection of Y / (2 alpha0)
+
+with gradient (marg_D(Q) - p_hat, marg_N(Q) - q_hat), where p_hat = softmax(log p0 - u / alpha1). The curvature
+of conj is kappa (diag(w) - w w^T / sum w), with w = Q, kappa = 1 / alpha0 (entropic) or w = [Q > 0],
+kappa = 1 / (2 alpha0) (quadratic, right almost everywhere). A damped Newton method solves it, conjugate
+gradients solve the Newton system (and the adjoint one), so nothing larger than X is ever formed and sets
+of any sizes go together.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool.layout import Sets, logsumexp_d
+from uotpool.solvers.certificate import gap
+from uotpool.solvers.simplex import project
+from uotpool.solvers.sinkhorn import log_plan, sweep
+from uotpool.solvers.weights import Weights
+
+Potentials = tuple[Tensor, Tensor]
+
+DEFAULT_TOL = {torch.float64: 1e-12, torch.float32: 1e-6}
+DEFAULT_MAX_ITER = 200
+NEWTON_RTOL = 1e-3  # of the inner solves; Newton then gains three digits of the gradient a step
+ADJOINT_RTOL = {torch.float64: 1e-11, torch.float32: 1e-5}
+CG_MAX_ITER = 300
+BACKTRACKS = 20
+ENTROPIC_START = (64.0, 16.0, 4.0, 1.0, 1.0)
+QUADRATIC_START = tuple(4.0**i for i in range(7, 0, -1))
+QUADRATIC_START_ITER = 10
+
+
+class ConvergenceWarning(RuntimeWarning):
+    """`K="converged"` stopped at `max_iter` with a gap above `tol`."""
+
+
+@torch.compiler.disable
+def solve(
+    X: Tensor,
+    sets: Sets,
+    log_p0: Tensor,
+    log_q0: Tensor,
+    w: Weights,
+    *,
+    quadratic: bool,
+    tol: float | None,
+    max_iter: int | None,
+) -> Tensor:
+    """log P at the optimum, differentiated implicitly; one value a weight."""
+    tol = DEFAULT_TOL[X.dtype] if tol is None else tol
+    max_iter = DEFAULT_MAX_ITER if max_iter is None else max_iter
+    problem = Problem(X, sets, log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0], quadratic)
+    with torch.no_grad():
+        u, v, gaps = _minimise(problem, tol, max_iter)
+        worst = float(gaps.max()) if gaps.numel() else 0.0
+        if not worst <= tol:
+            message = (
+                f"stopped after max_iter={max_iter} with a duality gap of {worst:.1e}, above tol={tol:.1e}"
+            )
+            warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=6)
+        curvature = Curvature(problem, u, v)
+    if torch.is_grad_enabled():
+        gu, gv = problem.gradient(u, v)
+        u, v = _Implicit.apply(gu, gv, u, v, curvature)
+    return problem.plan(u, v)
+
+
+class Problem(NamedTuple):
+    X: Tensor
+    sets: Sets
+    log_p0: Tensor
+    log_q0: Tensor
+    alpha0: Tensor
+    alpha1: Tensor
+    alpha2: Tensor
+    quadratic: bool
+
+    def Y(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.X + self.sets.spread(u) + v
+
+    def plan(self, u: Tensor, v: Tensor) -> Tensor:
+        """log of the plan that the potentials give."""
+        if not self.quadratic:
+            return log_plan(self.X, self.sets, u, v, self.alpha0)
+        return self._quadratic_plan(u, v)
+
+    def _quadratic_plan(self, u: Tensor, v: Tensor) -> Tensor:
+        Y = self.Y(u, v)
+        Q = project(Y / (2 * self.alpha0), self.sets)
+        # A marginal may be smaller than the rounding of Y, or zero where its weight is. It then goes to the
+        # largest entry of its row or column, where the exact plan has it: p(n|d) and the gap stay defined.
+        Y = Y.detach()
+        tiny = torch.finfo(Q.dtype).tiny
+        idle_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * self.p_hat(u).clamp_min(tiny)
+        idle_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * self.q_hat(v).clamp_min(tiny)
+        top_d = (Y >= self.sets.spread(self.sets.max_n(Y))).to(Q.dtype)
+        top_n = (Y >= Y.amax(-1, keepdim=True)).to(Q.dtype)
+        Q = Q + self.sets.spread(idle_d) * top_d + idle_n * top_n
+        return torch.where(Q > 0, Q.clamp_min(tiny).log(), -torch.inf)
+
+    def gap(self, log_P: Tensor) -> Tensor:
+        name = "quadratic" if self.quadratic else "entropic"
+        return gap(
+            self.X, self.sets, log_P, self.log_p0, self.log_q0, self.alpha0, self.alpha1, self.alpha2, name
+        )
+
+    def dual(self, u: Tensor, v: Tensor) -> Tensor:
+        """F(u, v) of each set, as s."""
+        Y = self.Y(u, v)
+        top = self.sets.max_n(Y.amax(-1, keepdim=True))
+        Y = Y - self.sets.spread(top)
+        if self.quadratic:
+            Q = project(Y / (2 * self.alpha0), self.sets)
+            Y = torch.where(Q > 0, Y, 0.0)
+            conj = _sum_all(Q * (Y - self.alpha0 * Q), self.sets)
+        else:
+            conj = self.alpha0 * self.sets.logsumexp_all(Y / self.alpha0)
+        prior_p = self.alpha1 * logsumexp_d(self.log_p_hat(u))
+        prior_q = self.alpha2 * self.sets.logsumexp_n(self.log_q_hat(v))
+        return top + conj + prior_p + prior_q
+
+    def log_p_hat(self, u: Tensor) -> Tensor:
+        """Unnormalised log of the feature marginal that u asks for. u = 0 where alpha1 = 0."""
+        return self.log_p0 - u / self.alpha1.clamp_min(torch.finfo(u.dtype).tiny)
+
+    def log_q_hat(self, v: Tensor) -> Tensor:
+        return self.log_q0 - v / self.alpha2.clamp_min(torch.finfo(v.dtype).tiny)
+
+    def p_hat(self, u: Tensor) -> Tensor:
+        return self.log_p_hat(u).softmax(-1)
+
+    def q_hat(self, v: Tensor) -> Tensor:
+        return self.sets.softmax_n(self.log_q_hat(v))
+
+    def Q(self, u: Tensor, v: Tensor) -> Tensor:
+        """The gradient of conj."""
+        if self.quadratic:
+            return project(self.Y(u, v) / (2 * self.alpha0), self.sets)
+        return self.sets.hide(self.plan(u, v).exp(), 0.0)
+
+    def gradient(self, u: Tensor, v: Tensor) -> Potentials:
+        """Gradient of F; differentiable in X, the priors and the weights."""
+        Q = self.Q(u, v)
+        return self.sets.sum_n(Q) - self.p_hat(u), Q.sum(-1, keepdim=True) - self.q_hat(v)
+
+
+class Curvature:
+    """The Hessian of F at (u, v), scaled by its own diagonal so that alpha1 = 0 needs no special case."""
+
+    def __init__(self, problem: Problem, u: Tensor, v: Tensor) -> None:
+        self.sets = sets = problem.sets
+        Q = problem.Q(u, v)
+        if problem.quadratic:
+            self.w, self.kappa = (Q > 0).to(Q.dtype), 1 / (2 * problem.alpha0)
+        else:
+            self.w, self.kappa = Q, 1 / problem.alpha0
+        self.w_D, self.w_N = sets.sum_n(self.w), sets.hide(self.w.sum(-1, keepdim=True), 0.0)
+        self.w_all = sets.sum_n(self.w_N).clamp_min(torch.finfo(Q.dtype).tiny)
+        self.p_hat, self.q_hat = problem.p_hat(u), problem.q_hat(v)
+        self.inv1, self.inv2 = _inverse(problem.alpha1), _inverse(problem.alpha2)
+        # Square roots of the inverse diagonal; 0 where a potential is fixed (weight 0, or an absent row).
+        self.scale_u = _rsqrt(self.kappa * self.w_D + self.p_hat * self.inv1) * (problem.alpha1 > 0)
+        self.scale_v = _rsqrt(self.kappa * self.w_N + self.q_hat * self.inv2) * (problem.alpha2 > 0)
+        if sets.present is not None:
+            self.scale_v = self.scale_v * sets.present
+
+    def _times(self, x: Tensor, y: Tensor) -> Potentials:
+        """Scaled Hessian times (x, y)."""
+        sets = self.sets
+        du, dv = self.scale_u * x, self.scale_v * y
+        mean = ((self.w_D * du).sum(-1, keepdim=True) + sets.sum_n(self.w_N * dv)) / self.w_all
+        u = self.kappa * (self.w_D * (du - mean) + sets.sum_n(self.w * dv))
+        u = u + self.inv1 * self.p_hat * (du - (self.p_hat * du).sum(-1, keepdim=True))
+        v = self.w_N * (dv - sets.spread(mean)) + (self.w * sets.spread(du)).sum(-1, keepdim=True)
+        v = self.kappa * v + self.inv2 * self.q_hat * (dv - sets.spread(sets.sum_n(self.q_hat * dv)))
+        return self.scale_u * u, self.scale_v * v
+
+    def solve(self, gu: Tensor, gv: Tensor, rtol: float, max_iter: int) -> Potentials:
+        """(u, v) with Hessian (u, v) = (gu, gv), by conjugate gradients, every set at its own pace.
+
+        A constant in u or in v is in the kernel of the Hessian and orthogonal to every gradient that comes
+        here, so the system is consistent; conjugate gradients never leave its range.
+        """
+        sets = self.sets
+        ru, rv = self.scale_u * gu, self.scale_v * gv
+        xu, xv = torch.zeros_like(ru), torch.zeros_like(rv)
+        du, dv = ru, rv
+        norm = self._dot(ru, rv, ru, rv)
+        target = rtol * rtol * norm
+        tiny = torch.finfo(norm.dtype).tiny
+        for _ in range(max_iter):
+            busy = norm > target
+            if not bool(busy.any()):
+                break
+            hu, hv = self._times(du, dv)
+            curvature = self._dot(du, dv, hu, hv)
+            busy = busy & (curvature > 0)
+            step = torch.where(busy, norm / curvature.clamp_min(tiny), 0.0)
+            xu, xv = xu + step * du, xv + sets.spread(step) * dv
+            ru, rv = ru - step * hu, rv - sets.spread(step) * hv
+            last, norm = norm, self._dot(ru, rv, ru, rv)
+            norm = torch.where(busy, norm, 0.0)
+            ratio = torch.where(busy, norm / last.clamp_min(tiny), 0.0)
+            du, dv = ru + ratio * du, rv + sets.spread(ratio) * dv
+        return self.scale_u * xu, self.scale_v * xv
+
+    def _dot(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        return (a * c).sum(-1, keepdim=True) + self.sets.sum_n(b * d)
+
+
+class _Implicit(torch.autograd.Function):
+    """(u, v) as a function of the gradient of F at the optimum, where that gradient is zero.
+
+    d(u, v) = -Hessian^-1 d(gradient): the forward value is known, the backward is one linear solve.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gu: Tensor, gv: Tensor, u: Tensor, v: Tensor, curvature: Curvature) -> Potentials:
+        ctx.curvature = curvature
+        return u.clone(), v.clone()
+
+    @staticmethod
+    def backward(ctx: Any, du: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                'K="converged" has no second derivative; for one, unroll: give K as a number (impl="reference")'
+            )
+        gu, gv = ctx.curvature.solve(du, dv, ADJOINT_RTOL[du.dtype], CG_MAX_ITER)
+        return -gu, -gv, None, None, None
+
+
+def _minimise(problem: Problem, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
+    """u, v and the gaps; see `_newton`. Starts from easier problems, with alpha0 shrinking to its value."""
+    u, v = torch.zeros_like(problem.log_p0), torch.zeros_like(problem.log_q0)
+    if problem.quadratic:
+        # For a large alpha0 every entry is active and F is nearly quadratic; the active set then thins out.
+        for factor in QUADRATIC_START:
+            easier = problem._replace(alpha0=factor * problem.alpha0)
+            u, v, _ = _newton(easier, u, v, 1e-3 * float(easier.alpha0), QUADRATIC_START_ITER)
+    else:
+        for factor in ENTROPIC_START:
+            u, v = _sweep(problem._replace(alpha0=factor * problem.alpha0), v)
+    return _newton(problem, u, v, tol, max_iter)
+
+
+def _newton(problem: Problem, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Damped Newton on F until the gap of every set is at most tol."""
+    sets = problem.sets
+    # The coupling of u and v has rank D at most: without rounding 2 D + 2 steps are enough. Not a function of
+    # N, which would let a large set change the result of its batch mates.
+    cg_iter = min(CG_MAX_ITER, 4 * problem.X.shape[-1] + 20)
+    for _ in range(max_iter):
+        busy = problem.gap(problem.plan(u, v)) > tol
+        if not bool(busy.any()):
+            break
+        gu, gv = problem.gradient(u, v)
+        du, dv = Curvature(problem, u, v).solve(gu, gv, NEWTON_RTOL, cg_iter)
+        slope = (gu * du).sum(-1, keepdim=True) + sets.sum_n(gv * dv)
+        t = _line_search(problem, u, v, du, dv, slope, busy)
+        new_u, new_v = u - t * du, v - sets.spread(t) * dv
+        if not problem.quadratic:
+            # A sweep never raises F, costs one evaluation, and mends steps that rounding has spoilt.
+            new_u, new_v = _sweep(problem, new_v)
+        u = torch.where(busy, new_u, u)  # a set that is done stays as it is, whoever is in the batch
+        v = torch.where(sets.spread(busy), new_v, v)
+    return u, v, problem.gap(problem.plan(u, v))
+
+
+def _line_search(
+    problem: Problem, u: Tensor, v: Tensor, du: Tensor, dv: Tensor, slope: Tensor, busy: Tensor
+) -> Tensor:
+    """Step of each set by backtracking (Armijo), 0 where nothing helps."""
+    before = problem.dual(u, v)
+    # Near the optimum the decrease drowns in the rounding of F: allow for that much.
+    slack = 8 * torch.finfo(u.dtype).eps * before.abs()
+    t = busy.to(u.dtype)
+    for _ in range(BACKTRACKS):
+        after = problem.dual(u - t * du, v - problem.sets.spread(t) * dv)
+        bad = busy & ~(after <= before - 1e-4 * t * slope + slack)
+        if not bool(bad.any()):
+            return t
+        t = torch.where(bad, t / 4, t)
+    return torch.where(bad, 0.0, t)
+
+
+def _sweep(problem: Problem, v: Tensor) -> Potentials:
+    w = Weights(*(a.reshape(1) for a in (problem.alpha0, problem.alpha1, problem.alpha2)))
+    return sweep(problem.X, problem.sets, problem.log_p0, problem.log_q0, v, w, 0)
+
+
+def _sum_all(Y: Tensor, sets: Sets) -> Tensor:
+    return sets.sum_n(Y.sum(-1, keepdim=True))
+
+
+def _inverse(alpha: Tensor) -> Tensor:
+    return torch.where(alpha > 0, 1 / torch.where(alpha > 0, alpha, 1.0), 0.0)
+
+
+def _rsqrt(diagonal: Tensor) -> Tensor:
+    """diagonal^(-1/2); 0 where the diagonal has underflowed: no mass there to move."""
+    tiny = torch.finfo(diagonal.dtype).tiny
+    return torch.where(diagonal > tiny, diagonal.clamp_min(tiny).rsqrt(), 0.0)

@@ -1,0 +1,60 @@
+"""The algorithms as published (Algorithms 1 and 2), for reproduction only.
+
+Misprints are resolved where the appendix or the derivation decides: the S update divides by (alpha0 + rho), the
+dual Z moves by rho, the quadratic S update uses P^(k+1) (what R = <P, S> implies). Everything else is as
+printed, with what follows from it (`docs/published-algorithms.md`, tests/test_paper_facts.py): Sinkhorn's
+fixed point is not the optimum unless alpha0 = 1, and Bregman ADMM keeps mu = p0, eta = q0, so alpha1 and alpha2
+have no effect. Rows are samples here: the paper's "col" reduction is over n.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from uotpool.layout import Sets, logsumexp_d
+from uotpool.solvers.weights import Weights
+
+
+def sinkhorn(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights) -> Tensor:
+    """Algorithm 2. log P of free mass."""
+    a, b = torch.zeros_like(log_p0), torch.zeros_like(log_q0)
+    Y = X / w.alpha0[0]
+    for k in range(w.K):
+        alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
+        log_p, log_q = sets.logsumexp_n(Y), logsumexp_d(Y)
+        a = alpha1 * (a + alpha0 * (log_p0 - log_p)) / (alpha0 * (alpha0 + alpha1))
+        b = alpha2 * (b + alpha0 * (log_q0 - log_q)) / (alpha0 * (alpha0 + alpha2))
+        Y = X / alpha0 + sets.spread(a) + b
+    return Y
+
+
+def badmm(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights, *, quadratic: bool) -> Tensor:
+    """Algorithm 1. log P^(K)."""
+    assert w.rho is not None
+    log_P = log_S = sets.spread(log_p0) + log_q0
+    log_mu, log_eta = log_p0, log_q0
+    Z, z1, z2 = torch.zeros_like(X), torch.zeros_like(log_p0), torch.zeros_like(log_q0)
+    for k in range(w.K):
+        alpha0, alpha1, alpha2, rho = w.alpha0[k], w.alpha1[k], w.alpha2[k], w.rho[k]
+        # Line 3, log-primal update.
+        if quadratic:
+            Y = log_S + (X - alpha0 * log_S.exp() - Z) / rho
+        else:
+            Y = log_S + (X - Z) / rho
+        log_P = sets.spread(log_mu - sets.logsumexp_n(Y)) + Y
+        P = log_P.exp()
+        # Line 4, log-auxiliary update.
+        if quadratic:
+            Y = log_P + (Z - alpha0 * P) / rho
+        else:
+            Y = (Z + rho * log_P) / (alpha0 + rho)
+        log_S = log_eta - logsumexp_d(Y) + Y
+        S = log_S.exp()
+        log_mu = (rho * log_mu + alpha1 * log_p0 - z1) / (rho + alpha1)
+        log_eta = (rho * log_eta + alpha2 * log_q0 - z2) / (rho + alpha2)
+        # Line 5, dual update.
+        Z = Z + rho * (P - S)
+        z1 = z1 + rho * (log_mu.exp() - sets.sum_n(P))
+        z2 = z2 + rho * (log_eta.exp() - S.sum(-1, keepdim=True))
+    return log_P
