@@ -2,7 +2,7 @@
 
 from uotpool.checks import check
 from uotpool.dispatch import resolve_impl
-from uotpool.functional import PlanStats, duality_gap, plan_stats, uot_plan, uot_pool
+from uotpool.functional import PlanStats, duality_gap, plan_stats, suggest_rho, uot_plan, uot_pool
 from uotpool.nn import FeaturePrior, MixedMeanMax, SamplePrior, UOTPooling, param_groups
 from uotpool.solvers.converged import ConvergenceWarning
 
@@ -20,6 +20,7 @@ __all__ = [
     "param_groups",
     "plan_stats",
     "resolve_impl",
+    "suggest_rho",
     "uot_plan",
     "uot_pool",
 ]

@@ -1,8 +1,9 @@
 """Validation: what is accepted, and errors that say what came.
 
 Shapes, dtypes, devices and names are checked on every call. Values that live in tensors are read where that
-is free, on the CPU outside a trace: `index`, `ptr` and tensor weights always, the contents of X, the priors
-and the mask under `check(True)`. On an accelerator `index` and `ptr` are asserted asynchronously instead.
+is free, on the CPU outside a trace: `index`, `ptr`, the mask and tensor weights always. The contents of X, P
+and the priors are read under `check(True)`, on any device. On an accelerator `index`, `ptr` and the mask are
+asserted asynchronously instead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _enabled = False
 
 
 class check:
-    """Turn the checks on tensor values (finite X, priors that sum to 1, 0/1 masks) on or off.
+    """Turn the checks on tensor values (finite X, priors that sum to 1, plans >= 0) on or off.
 
     A plain call sets the switch; as a context manager it restores the previous state::
 
@@ -30,8 +31,7 @@ class check:
 
     def __init__(self, enabled: bool = True) -> None:
         global _enabled
-        if not isinstance(enabled, bool):
-            raise TypeError(f"enabled: expected a bool, got {enabled!r}")
+        flag("enabled", enabled)
         self._before, _enabled = _enabled, enabled
 
     def __enter__(self) -> check:
@@ -42,32 +42,51 @@ class check:
         _enabled = self._before
 
 
-def values_checked() -> bool:
-    """Whether `check(True)` is on and values can be looked at here at all."""
-    return _enabled and not torch.compiler.is_compiling()
+def values_checked(x: Tensor) -> bool:
+    """Whether `check(True)` is on and the values of x can be looked at here at all."""
+    return _enabled and has_values(x)
 
 
 def readable(x: Tensor) -> bool:
     """Whether looking at the values of x is free: on the CPU, outside a trace."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
+    return x.device.type == "cpu" and has_values(x)
+
+
+def has_values(x: Tensor) -> bool:
+    return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
 
 
 def describe(x: object) -> str:
     """What came, in a few words."""
     if isinstance(x, Tensor):
-        return f"a {str(x.dtype).removeprefix('torch.')} tensor of shape {tuple(x.shape)} on {x.device}"
-    return f"{x!r} ({type(x).__name__})"
+        dtype = str(x.dtype).removeprefix("torch.")
+        kind = "" if x.layout == torch.strided else f"{str(x.layout).removeprefix('torch.')} "
+        article = "an" if dtype.startswith("int") and not kind else "a"
+        if x.is_nested:
+            return f"a nested {dtype} tensor on {x.device}"
+        return f"{article} {kind}{dtype} tensor of shape {tuple(x.shape)} on {x.device}"
+    text = repr(x)
+    return f"{text if len(text) <= 100 else text[:97] + '...'} ({type(x).__name__})"
 
 
 def fail(name: str, accepted: str, came: object, error: type[Exception] = ValueError) -> None:
     """Raise: the argument, what is accepted, what came."""
-    raise error(f"{name}: expected {accepted}, got {came if isinstance(came, str) else describe(came)}")
+    raise error(f"{name}: expected {accepted}, got {describe(came)}")
 
 
 def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
-    if value not in accepted:
-        names = ", ".join(repr(a) for a in accepted)
-        raise ValueError(f"{name}: expected one of {names}, got {value!r}")
+    if not isinstance(value, str) or value not in accepted:
+        fail(name, "one of " + ", ".join(repr(a) for a in accepted), value)
+
+
+def flag(name: str, x: object) -> None:
+    if not isinstance(x, bool):
+        fail(name, "a bool", x, TypeError)
+
+
+def floating_dtype(name: str, dtype: object) -> None:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        fail(name, "a floating dtype", dtype, TypeError)
 
 
 def tensor(name: str, x: object, accepted: str) -> None:
@@ -87,7 +106,7 @@ def same_device(name: str, x: Tensor, X: Tensor) -> None:
 
 
 def integers(name: str, x: Tensor) -> None:
-    accepted = "a 1-d tensor of int64"
+    accepted = "a 1-d tensor of int64 or int32"
     tensor(name, x, accepted)
     if x.dim() != 1:
         fail(name, accepted, x)
@@ -95,31 +114,52 @@ def integers(name: str, x: Tensor) -> None:
         fail(name, accepted, x, TypeError)
 
 
-def number(name: str, x: Any, *, positive: bool) -> float:
-    """A weight given as a number."""
+def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.float64) -> float:
+    """A weight given as a number, in the range of the dtype it is used in."""
     accepted = f"a finite number {'> 0' if positive else '>= 0'}"
     if isinstance(x, bool) or not isinstance(x, (int, float)):
         fail(name, accepted, x, TypeError)
-    if not math.isfinite(x) or x < 0 or (positive and x == 0):
+    if (isinstance(x, float) and not math.isfinite(x)) or x < 0 or (positive and x == 0):
         fail(name, accepted, x)
+    low, high = _range(dtype, positive)
+    if not low <= x <= high:
+        fail(name, f"a number in the range of {dtype}, {low:.2g} to {high:.2g}", x)
     return float(x)
 
 
-def count(name: str, x: Any, least: int) -> int:
+def _range(dtype: torch.dtype, positive: bool) -> tuple[float, float]:
+    """What is neither 0 (where it is divided by) nor infinite in the dtype."""
+    info = torch.finfo(dtype)
+    return info.tiny if positive else 0.0, info.max
+
+
+def count(name: str, x: Any, least: int, also: str = "") -> int:
+    accepted = f"an integer >= {least}{also}"
     if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
-        fail(name, f"an integer >= {least}", x, TypeError)
+        fail(name, accepted, x, TypeError)
     if x < least:
-        fail(name, f"an integer >= {least}", x)
+        fail(name, accepted, x)
     return x
 
 
-def weight_values(name: str, x: Tensor, *, positive: bool) -> None:
-    """A weight given as a tensor: finite and in range, where that can be seen."""
+def converged(K: object, *, optional: bool = True) -> bool:
+    """Whether K is "converged"; else it is a number of modules, or an error."""
+    if isinstance(K, str) and K == "converged":
+        return True
+    if K is not None or not optional:
+        count("K", K, 0, also=' or "converged"')
+    return False
+
+
+def weight_values(name: str, x: Tensor, *, positive: bool, dtype: torch.dtype) -> None:
+    """A weight given as a tensor: in the range of the dtype it is used in, where that can be seen."""
     if not readable(x) or x.numel() == 0:
         return
-    low = x > 0 if positive else x >= 0
-    if not bool((low & x.isfinite()).all()):
-        fail(name, f"finite values {'> 0' if positive else '>= 0'}", f"{x.tolist()}")
+    low, high = _range(dtype, positive)
+    values = x.double()
+    if not bool(((values >= low) & (values <= high)).all()):
+        accepted = f"finite values {'> 0' if positive else '>= 0'} in the range of {dtype}"
+        raise ValueError(f"{name}: expected {accepted}, got {x.tolist()}")
 
 
 def index_values(index: Tensor, num_sets: int) -> None:
@@ -127,9 +167,21 @@ def index_values(index: Tensor, num_sets: int) -> None:
     if readable(index):
         if not bool(inside.all()):
             low, high = int(index.min()), int(index.max())
-            fail("index", f"values in 0..{num_sets - 1} (dim_size = {num_sets})", f"values in {low}..{high}")
+            accepted = f"values >= 0 and < {num_sets} (dim_size, the number of sets)"
+            raise ValueError(f"index: expected {accepted}, got values in {low}..{high}")
     elif not torch.compiler.is_compiling():
         torch._assert_async(inside.all(), "uotpool: index out of range of dim_size")
+
+
+def mask_values(mask: Tensor, accepted: str) -> None:
+    """0 and 1 only: an additive mask (0 to keep, -inf to drop) would be read the wrong way round."""
+    good = (mask == 0) | (mask == 1)
+    if readable(mask):
+        if not bool(good.all()):
+            odd = mask[~good][0].item()
+            raise ValueError(f"mask: expected {accepted}, 1 where a sample is present, got the value {odd}")
+    elif not torch.compiler.is_compiling():
+        torch._assert_async(good.all(), "uotpool: mask must hold 0 and 1 only, 1 where a sample is present")
 
 
 def ptr_values(ptr: Tensor, num_rows: int) -> None:
@@ -137,17 +189,24 @@ def ptr_values(ptr: Tensor, num_rows: int) -> None:
     if readable(ptr):
         if not bool(good):
             shown = f"{ptr.tolist()}" if ptr.numel() <= 12 else f"{ptr[:6].tolist()} ... {ptr[-6:].tolist()}"
-            fail("ptr", f"offsets that start at 0, never fall and end at {num_rows} (rows of X)", shown)
+            accepted = f"offsets that start at 0, never fall and end at {num_rows} (the number of rows)"
+            raise ValueError(f"ptr: expected {accepted}, got {shown}")
     elif not torch.compiler.is_compiling():
-        torch._assert_async(good, "uotpool: ptr must start at 0, never fall and end at the rows of X")
+        torch._assert_async(good, "uotpool: ptr must start at 0, never fall and end at the number of rows")
 
 
-def finite_rows(X: Tensor, present: Tensor | None) -> None:
+def finite_rows(name: str, X: Tensor, present: Tensor | None) -> None:
     bad = ~X.isfinite().all(-1, keepdim=True)
     if present is not None:
         bad = bad & present
     if bool(bad.any()):
-        raise ValueError(f"X: expected finite values, got {int(bad.sum())} rows with NaN or infinity")
+        raise ValueError(f"{name}: expected finite values, got {int(bad.sum())} rows with NaN or infinity")
+
+
+def plan_values(P: Tensor) -> None:
+    bad = ~(P.isfinite() & (P >= 0))
+    if bool(bad.any()):
+        raise ValueError(f"P: expected finite entries >= 0, got {float(P[bad][0])}")
 
 
 def distribution(name: str, total: Tensor, least: Tensor, dtype: torch.dtype) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from uotpool import checks, dispatch
 from uotpool.inputs import Modules, Weight, lay_out, log_priors, resolve_weights
-from uotpool.solvers import certificate
+from uotpool.solvers import NEEDS_RHO, certificate
 
 
 def uot_plan(
@@ -47,13 +47,13 @@ def uot_plan(
         alpha1: weight of the feature marginal's KL, >= 0 (0: that marginal is free).
         alpha2: weight of the sample marginal's KL, >= 0.
         rho: step of Bregman ADMM, > 0. Only for "badmm-e" and "badmm-q", and needed there unless
-            `K="converged"`; `default_rho` suggests one.
+            `K="converged"`; `suggest_rho` suggests one.
         p0: prior over features, positive, (D,) or (B, D). Default: uniform.
         q0: prior over samples, (B, N) or (M,). A sample of prior 0 is absent. Default: uniform.
         index: set of each row, (M,), in any order.
         ptr: offsets of the sets, (B + 1,), rows of a set together.
         dim_size: number of sets B; keeps trailing empty sets, and saves a wait on a GPU with `index`.
-        mask: True (or nonzero) where a sample is present, (B, N) or (M,). What padding holds is never read.
+        mask: True (or 1) where a sample is present, (B, N) or (M,). What padding holds is never read.
         solver: "sinkhorn", "badmm-e" or "badmm-q".
         K: number of modules; default: the length of the weights, 4 if all are numbers. "converged": the
             optimum to a duality gap of `tol`, differentiated implicitly; one value a weight, no `rho`.
@@ -65,7 +65,7 @@ def uot_plan(
     Returns:
         P in the layout and dtype of X, mass 1 in each set (exact formulation), 0 at absent samples.
     """
-    rule = dispatch.Rule(solver, formulation, K == "converged", tol, max_iter, impl)
+    rule = dispatch.Rule(solver, formulation, checks.converged(K), tol, max_iter, impl)
     rule.validate()
     rows, sets = lay_out(X, index, ptr, dim_size, mask)
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
@@ -105,7 +105,7 @@ def uot_pool(
     Returns:
         (B, D) in the dtype of X; zeros for an empty set.
     """
-    rule = dispatch.Rule(solver, formulation, K == "converged", tol, max_iter, impl, readout)
+    rule = dispatch.Rule(solver, formulation, checks.converged(K), tol, max_iter, impl, readout)
     rule.validate()
     rows, sets = lay_out(X, index, ptr, dim_size, mask)
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
@@ -149,8 +149,10 @@ def duality_gap(
         (B,), float64: it measures small differences. 0 for an empty set.
     """
     checks.one_of("regularizer", regularizer, dispatch.REGULARIZERS)
-    P = _plan_like(P, X)
+    _plan_like(P, X)
     rows, sets = lay_out(X, index, ptr, dim_size, mask, torch.float64)
+    if checks.values_checked(P):
+        checks.plan_values(sets.hide(P, 0.0))
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
     w = resolve_weights(rows, "sinkhorn", "converged", alpha0, alpha1, alpha2, None)
     values = certificate.gap(
@@ -192,8 +194,9 @@ def plan_stats(
         divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log N is
             max pooling (one sample for each feature).
     """
-    checks.floating("P", P, "a floating tensor")
     P, sets = lay_out(P, index, ptr, dim_size, mask, torch.float64, name="P")
+    if checks.values_checked(P):
+        checks.plan_values(P)
     log_p0, log_q0, sets = log_priors(P, sets, p0, q0)
     P = sets.hide(P, 0.0)
     p, q = sets.sum_n(P), P.sum(-1, keepdim=True)
@@ -210,11 +213,33 @@ def plan_stats(
     return PlanStats(*(s.reshape(sets.num_sets) for s in (mass, off_p, off_q, divergence)))
 
 
-def _plan_like(P: Tensor, X: Tensor) -> Tensor:
+def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spread: float = 1.0) -> float:
+    r"""A step for Bregman ADMM that is near the best one at K = 4 to 16 over weights of 1e-2 to 1e2.
+
+    With :math:`h = \alpha_1 \alpha_2 / (\alpha_1 + \alpha_2)` it is alpha0 + min(spread, h) for "badmm-e" and
+    min(spread, h) for "badmm-q", h not below spread / 10. `docs/choosing.md` has the map behind it.
+
+    Args:
+        solver: "badmm-e" or "badmm-q".
+        alpha0, alpha1, alpha2: the weights.
+        spread: standard deviation of the entries of X. A larger rho moves the plan by less than X / rho a
+            step, so it stays near the priors; a much smaller one overshoots.
+    """
+    checks.one_of("solver", solver, NEEDS_RHO)
+    alpha0 = checks.number("alpha0", alpha0, positive=True)
+    alpha1, alpha2 = (
+        checks.number("alpha1", alpha1, positive=False),
+        checks.number("alpha2", alpha2, positive=False),
+    )
+    spread = checks.number("spread", spread, positive=True)
+    h = alpha1 * alpha2 / (alpha1 + alpha2) if alpha1 + alpha2 > 0 else 0.0
+    step = min(spread, max(h, spread / 10))
+    return alpha0 + step if solver == "badmm-e" else step
+
+
+def _plan_like(P: Tensor, X: Tensor) -> None:
     checks.tensor("X", X, "a floating tensor")
     checks.floating("P", P, "a floating tensor of the shape of X")
+    checks.same_device("P", P, X)
     if P.shape != X.shape:
         checks.fail("P", f"the shape of X, {tuple(X.shape)}", P)
-    if checks.values_checked() and not bool((P >= 0).all()):
-        raise ValueError(f"P: expected entries >= 0, got {float(P.min())}")
-    return P

@@ -31,6 +31,8 @@ def lay_out(
     """X in the solver's dtype (at least float32) with absent rows zeroed, and its sets."""
     layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
     checks.floating(name, X, layouts)
+    if X.is_nested or X.layout != torch.strided or X.dtype.itemsize < 2:
+        checks.fail(name, layouts + ", of 16 bits or more, neither sparse nor nested", X, TypeError)
     if X.dim() not in (2, 3):
         checks.fail(name, layouts, X)
     if X.shape[-1] == 0:
@@ -44,30 +46,30 @@ def lay_out(
     present = None if mask is None else _present(mask, X)
     if X.dim() == 3:
         if index is not None or ptr is not None:
-            given = "ptr" if index is None else "index"
-            checks.fail(given, f"None with a dense {name} of shape (B, N, D); use mask for padding", "a tensor")
+            given, came = ("ptr", ptr) if index is None else ("index", index)
+            checks.fail(given, f"None with a dense {name} of shape (B, N, D); use mask for padding", came)
         if dim_size is not None and dim_size != X.shape[0]:
             checks.fail("dim_size", f"the number of sets of {name}, {X.shape[0]}", dim_size)
         sets = DenseSets(X.shape[0], present)
     elif index is None and ptr is None:
         if dim_size not in (None, 1):
-            checks.fail(
-                "dim_size", f"1, or index or ptr given: a {name} of shape (N, D) alone is one set", dim_size
-            )
+            checks.fail("dim_size", f"1 ({name} of shape (N, D) without index or ptr is one set)", dim_size)
         sets = RaggedSets(torch.zeros(X.shape[0], dtype=torch.int64, device=X.device), 1, present)
     else:
-        row_index, num_sets = _index(X, index, ptr, dim_size)
+        row_index, num_sets = _index(X, index, ptr, dim_size, name)
         sets = RaggedSets(row_index, num_sets, present)
 
     if dtype is None:
         dtype = torch.promote_types(X.dtype, torch.float32)
     X = X.to(dtype)
-    if checks.values_checked():
-        checks.finite_rows(X, present)
+    if checks.values_checked(X):
+        checks.finite_rows(name, X, present)
     return sets.hide(X, 0.0), sets
 
 
-def _index(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> tuple[Tensor, int]:
+def _index(
+    X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, name: str
+) -> tuple[Tensor, int]:
     """Set of each row as int64, and the number of sets."""
     if ptr is not None:
         checks.integers("ptr", ptr)
@@ -82,7 +84,7 @@ def _index(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | 
     checks.integers("index", index)
     checks.same_device("index", index, X)
     if index.shape[0] != X.shape[0]:
-        checks.fail("index", f"one entry for each of the {X.shape[0]} rows of X", index)
+        checks.fail("index", f"one entry for each of the {X.shape[0]} rows of {name}", index)
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
     checks.index_values(index, dim_size)
@@ -91,7 +93,7 @@ def _index(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | 
 
 def _present(mask: Tensor, X: Tensor) -> Tensor:
     """The mask as bool, in the shape of a per-sample value."""
-    accepted = f"a bool, integer or 0/1 floating tensor of shape {tuple(X.shape[:-1])}"
+    accepted = f"a bool or 0/1 tensor of shape {tuple(X.shape[:-1])}"
     checks.tensor("mask", mask, accepted)
     if mask.is_complex():
         checks.fail("mask", accepted, mask, TypeError)
@@ -99,10 +101,7 @@ def _present(mask: Tensor, X: Tensor) -> Tensor:
     if mask.shape != X.shape[:-1]:
         checks.fail("mask", accepted, mask)
     if mask.dtype != torch.bool:
-        # An additive mask (0 to keep, -inf to drop) would be read the wrong way round: refuse it where seen.
-        if checks.readable(mask) and not bool(((mask == 0) | (mask == 1)).all()):
-            odd = mask[(mask != 0) & (mask != 1)].flatten()[0].item()
-            checks.fail("mask", accepted + ", 1 where a sample is present", f"the value {odd}")
+        checks.mask_values(mask, accepted)
         mask = mask != 0
     return mask.unsqueeze(-1)
 
@@ -118,7 +117,7 @@ def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> t
         checks.same_device("p0", p0, X)
         if p0.shape not in ((D,), (sets.num_sets, D)):
             checks.fail("p0", accepted, p0)
-        if checks.values_checked():
+        if checks.values_checked(p0):
             checks.distribution("p0", p0.sum(-1), p0, p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
@@ -134,11 +133,11 @@ def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> t
     if q0.shape != X.shape[:-1]:
         checks.fail("q0", accepted, q0)
     dtype, q0 = q0.dtype, sets.per_sample(q0.to(X.dtype))
-    if checks.values_checked():
+    if checks.values_checked(q0):
         q0_there = sets.hide(q0, 0.0)
         total = sets.sum_n(q0_there)
         checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
-    sets = sets.among(q0 > 0)
+    sets = sets.among(~(q0 <= 0))  # a prior of NaN is there, and spoils its set
     return log_p0, sets.hide(q0, 1.0).log(), sets
 
 
@@ -157,43 +156,44 @@ def resolve_weights(
 ) -> Weights:
     """The weights as (K,) tensors in the dtype and on the device of X; K = 1 for "converged"."""
     given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-    if solver in NEEDS_RHO and K != "converged":
+    converged = checks.converged(K)
+    if solver in NEEDS_RHO and not converged:
         if rho is None:
             raise ValueError(
                 f"rho: expected a number > 0 or {_modules(K)} values for solver={solver!r}, got None"
             )
         given["rho"] = rho
     elif rho is not None:
-        why = 'K="converged" has no step size' if K == "converged" else f"solver={solver!r} has no step size"
+        why = 'K="converged" has no step size' if converged else f"solver={solver!r} has no step size"
         checks.fail("rho", f"None ({why})", rho)
 
-    values = {name: _weight(name, value, X) for name, value in given.items()}
+    values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
     lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
-    if K == "converged":
-        length = 1
-    elif K is None:
+    if K is None:
         length = next(iter(lengths.values()), DEFAULT_K)
     else:
-        length = checks.count("K", K, 0)
+        length = 1 if K == "converged" else K
     for name, value in lengths.items():
         if value != length:
-            wanted = "one value" if K == "converged" else f"{length} values"
-            others = f" (lengths: {lengths})" if K is None else f" (K={K!r})"
-            raise ValueError(f"{name}: expected a number or {wanted}, got {value} values{others}")
+            if converged:
+                raise ValueError(f"{name}: expected one value (an optimum has no modules), got {value} values")
+            others = f"lengths: {lengths}" if K is None else f"K={K!r}"
+            raise ValueError(f"{name}: expected a number or {length} values, got {value} values ({others})")
     return Weights(**{name: value.expand(length) for name, value in values.items()})
 
 
-def _weight(name: str, value: Weight, X: Tensor) -> Tensor:
-    positive = name in ("alpha0", "rho")
+def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
+    """A weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
     if not isinstance(value, (Tensor, list, tuple)):
-        return X.new_full((), checks.number(name, value, positive=positive))
+        return X.new_full((), checks.number(name, value, positive=positive, dtype=X.dtype))
     if not isinstance(value, Tensor):
-        value = torch.tensor([checks.number(name, v, positive=positive) for v in value], dtype=torch.float64)
+        numbers = [checks.number(name, v, positive=positive, dtype=X.dtype) for v in value]
+        value = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     accepted = f"a number {'> 0' if positive else '>= 0'} or a 1-d floating tensor with a value for each module"
     checks.floating(name, value, accepted)
-    if value.dim() > 1:
+    if value.dim() > 1 or (value.is_meta and not X.is_meta):
         checks.fail(name, accepted, value)
-    checks.weight_values(name, value, positive=positive)
+    checks.weight_values(name, value, positive=positive, dtype=X.dtype)
     return value.to(device=X.device, dtype=X.dtype)
 
 

@@ -35,12 +35,10 @@ class UOTAggregation(Aggregation):
         dim: int = -2,
     ) -> Tensor:
         """(nodes or edges, D) -> (dim_size, D)."""
-        if x.dim() != 2 or dim not in (0, -2):
-            checks.fail(
-                "x",
-                "a tensor (nodes, features) aggregated over dim 0 or -2",
-                f"{checks.describe(x)}, dim={dim}",
-            )
+        if x.dim() != 2:
+            checks.fail("x", "a tensor (nodes, features)", x)
+        if dim not in (0, -2):
+            checks.fail("dim", "0 or -2, the dimension of the nodes", dim)
         if ptr is not None:  # PyG may pass both; they say the same
             index = None
         return self.pool(x, index, ptr, dim_size)

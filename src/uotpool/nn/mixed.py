@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uotpool import checks
 from uotpool.functional import uot_pool
 from uotpool.nn.pooling import UOTPooling
 
@@ -32,6 +33,7 @@ class MixedMeanMax(nn.Module):
 
     def __init__(self, dim: int, *, gated: bool = False, temperature: float = 1e-3) -> None:
         super().__init__()
+        checks.flag("gated", gated)
         self.dim = dim
         self.mean = UOTPooling.mean(dim)
         self.max = UOTPooling.max(dim, temperature)
@@ -49,7 +51,9 @@ class MixedMeanMax(nn.Module):
         if self.gate is None:
             assert self.raw_omega is not None
             return self.raw_omega.sigmoid().expand(mean.shape[0])
-        return self.gate(mean).squeeze(-1).sigmoid()
+        # In the precision of the input, as the learned priors.
+        weight, bias = self.gate.weight.to(mean.dtype), self.gate.bias.to(mean.dtype)
+        return nn.functional.linear(mean, weight, bias).squeeze(-1).sigmoid()
 
     def forward(
         self,

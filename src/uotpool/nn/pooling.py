@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks, dispatch
-from uotpool.inputs import Modules, Weight, lay_out, resolve_weights, uniform_p0, uniform_q0
+from uotpool.inputs import Modules, Weight, lay_out, resolve_weights, uniform_p0, uniform_q0, weight
 from uotpool.layout import Sets
 from uotpool.nn.priors import FeaturePrior, SamplePrior
 from uotpool.solvers import NEEDS_RHO
@@ -78,21 +78,24 @@ class UOTPooling(nn.Module):
     ) -> None:
         super().__init__()
         self.dim = checks.count("dim", dim, 1)
-        if K != "converged":
-            checks.count("K", K, 0)
+        checks.flag("shared", shared)
+        checks.floating_dtype("dtype", dtype)
+        converged = checks.converged(K, optional=False)
         self.K: Any = K
         self.shared = shared
-        self.rule = dispatch.Rule(solver, formulation, K == "converged", tol, max_iter, impl, readout)
+        self.rule = dispatch.Rule(solver, formulation, converged, tol, max_iter, impl, readout)
         self.rule.validate()
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-        if solver in NEEDS_RHO and K != "converged":
+        if solver in NEEDS_RHO and not converged:
             given["rho"] = rho
         elif rho is not None:
             checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
+        if init is not None and not isinstance(init, Mapping):
+            checks.fail("init", "a mapping from names of weights to values", init, TypeError)
         self._names = tuple(given)
         self._register_weights(given, dict(init or {}), device, dtype)
-        self.p0 = _prior("p0", p0, lambda: FeaturePrior(dim, device=device, dtype=dtype))
-        self.q0 = _prior("q0", q0, lambda: SamplePrior(dim, device=device, dtype=dtype))
+        self.p0 = _prior("p0", p0, dim, lambda: FeaturePrior(dim, device=device, dtype=dtype))
+        self.q0 = _prior("q0", q0, dim, lambda: SamplePrior(dim, device=device, dtype=dtype))
 
     def _register_weights(
         self,
@@ -101,15 +104,17 @@ class UOTPooling(nn.Module):
         device: torch.device | None,
         dtype: torch.dtype | None,
     ) -> None:
-        # One validation for layers and functions; a number stands in for a learned weight.
+        # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
+        # weight has to be a number there too, as the layer follows the dtype of X.
         numbers: dict[str, Any] = {name: 1.0 if value is None else value for name, value in given.items()}
-        resolve_weights(torch.empty(0), self.rule.solver, self.K, **{"rho": None} | numbers)
+        like = torch.empty(0, dtype=torch.float32)
+        resolve_weights(like, self.rule.solver, self.K, **{"rho": None} | numbers)
         learned = [name for name in self._names if given[name] is None and self.K != 0]
         for name in init:
             if name not in learned:
                 raise ValueError(f"init: expected names among the learned weights {learned}, got {name!r}")
-        self._init = {name: self._inverse(name, value) for name, value in init.items()}
         length = 1 if self.shared or self.K in ("converged", 0) else self.K
+        self._init = {name: self._inverse(name, value, length) for name, value in init.items()}
         for name, value in given.items():
             if name in learned:
                 self.register_parameter(
@@ -121,13 +126,16 @@ class UOTPooling(nn.Module):
                 )
         self.reset_parameters()
 
-    def _inverse(self, name: str, value: Weight) -> Tensor:
+    @staticmethod
+    def _inverse(name: str, value: Weight, length: int) -> Tensor:
         """Parameter values whose weight is `value`."""
-        target = torch.as_tensor(value, dtype=torch.float64).detach()
-        if target.dim() > 1 or (target.dim() == 1 and target.shape[0] not in (1, self.K)):
-            checks.fail(f"init[{name!r}]", f"a number or {self.K} numbers", value)
-        for v in target.flatten().tolist():
-            checks.number(f"init[{name!r}]", v, positive=True)
+        argument = f"init[{name!r}]"
+        like = torch.empty(0, dtype=torch.float64, device="cpu")
+        target = weight(argument, value, like, positive=True).detach()
+        if target.dim() == 1 and target.shape[0] not in (1, length):
+            checks.fail(argument, "one number" if length == 1 else f"a number or {length} numbers", value)
+        if bool((target < FLOOR[name]).any()):
+            checks.fail(argument, f"values >= {FLOOR[name]}, the least that a learned {name} can be", value)
         above = (target - FLOOR[name]).clamp_min(1e-12)
         return above + torch.log(-torch.expm1(-above))  # softplus^-1, for large values too
 
@@ -194,18 +202,23 @@ class UOTPooling(nn.Module):
     def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
         total = sets.squeeze(sets.sum_n(rows))
         logits = prior(total if isinstance(prior, FeaturePrior) else total.to(dtype))
+        accepted = f"a module that returns floating logits of shape {tuple(total.shape)}"
+        checks.floating("p0", logits, accepted)
         if logits.shape != total.shape:
-            checks.fail("p0", f"a module that returns logits of shape {tuple(total.shape)}", logits)
+            checks.fail("p0", accepted, logits)
         return sets.per_feature(logits.to(rows.dtype).log_softmax(-1))
 
     @staticmethod
     def _log_q0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> tuple[Tensor, Sets]:
         logits = prior(rows if isinstance(prior, SamplePrior) else rows.to(dtype))
         samples = rows.shape[:-1]
+        accepted = f"a module that returns floating logits of shape {(*samples, 1)}"
+        checks.floating("q0", logits, accepted)
         if logits.shape not in (samples, (*samples, 1)):
-            checks.fail("q0", f"a module that returns logits of shape {(*samples, 1)}", logits)
+            checks.fail("q0", accepted, logits)
         logits = logits.to(rows.dtype).reshape(*samples, 1)
-        sets = sets.among(logits > -torch.inf)  # a logit of -inf: a prior of 0, so an absent sample
+        # A logit of -inf is a prior of 0, so an absent sample; one of NaN is there, and spoils its set.
+        sets = sets.among(logits != -torch.inf)
         logits = sets.hide(logits, 0.0)
         return logits - sets.spread(sets.logsumexp_n(logits)), sets
 
@@ -241,7 +254,7 @@ class UOTPooling(nn.Module):
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:
         """Mean pooling (Proposition 1): all weights large, uniform priors."""
-        return cls(dim, **{"K": 1, "alpha0": 1e4, "alpha1": 1e4, "alpha2": 1e4} | kwargs)
+        return cls._preset(dim, kwargs, K=1, alpha0=1e4, alpha1=1e4, alpha2=1e4, rho=1e6)
 
     @classmethod
     def max(cls, dim: int, temperature: float = 1e-3, **kwargs: Any) -> UOTPooling:
@@ -250,7 +263,8 @@ class UOTPooling(nn.Module):
         That is softmax pooling at `temperature`; its output is below the maximum by at most
         temperature * log N, so choose it small against the spread of the features.
         """
-        return cls(dim, **{"K": 1, "alpha0": temperature, "alpha1": 1e4, "alpha2": 0.0} | kwargs)
+        checks.number("temperature", temperature, positive=True)
+        return cls._preset(dim, kwargs, K=1, alpha0=temperature, alpha1=1e4, alpha2=0.0, rho=temperature)
 
     @classmethod
     def attention(cls, dim: int, hidden: int | None = None, **kwargs: Any) -> UOTPooling:
@@ -259,8 +273,14 @@ class UOTPooling(nn.Module):
         The published setting, all weights equal, gives the square root of the attention instead: the sample
         marginal is q0^(alpha2 / (alpha0 + alpha2)). So alpha1 and alpha2 are large against alpha0.
         """
-        settings: dict[str, Any] = {"K": 2, "alpha0": 1e4, "alpha1": 1e8, "alpha2": 1e8}
-        return cls(dim, **settings | {"q0": SamplePrior(dim, hidden)} | kwargs)
+        q0 = SamplePrior(dim, hidden, device=kwargs.get("device"), dtype=kwargs.get("dtype"))
+        return cls._preset(dim, kwargs, K=2, alpha0=1e4, alpha1=1e8, alpha2=1e8, rho=1e8, q0=q0)
+
+    @classmethod
+    def _preset(cls, dim: int, kwargs: dict[str, Any], rho: float, **settings: Any) -> UOTPooling:
+        if kwargs.get("solver") in NEEDS_RHO:
+            settings |= {"K": 4, "rho": rho}
+        return cls(dim, **settings | kwargs)
 
     def extra_repr(self) -> str:
         parts = [f"{self.dim}, solver={self.rule.solver!r}, K={self.K!r}"]
@@ -278,13 +298,14 @@ class UOTPooling(nn.Module):
         return ", ".join(parts)
 
 
-def _prior(name: str, given: Prior, learned: Callable[[], nn.Module]) -> nn.Module | None:
+def _prior(name: str, given: Prior, dim: int, learned: Callable[[], nn.Module]) -> nn.Module | None:
+    if isinstance(given, (FeaturePrior, SamplePrior)) and given.dim != dim:
+        raise ValueError(f"{name}: expected a prior for {dim} features (dim={dim}), got one for {given.dim}")
     if isinstance(given, nn.Module):
         return given
-    if given == "learned":
-        return learned()
-    if given != "uniform":
-        checks.fail(name, '"uniform", "learned" or a module', given)
+    if isinstance(given, str) and given in ("uniform", "learned"):
+        return learned() if given == "learned" else None
+    checks.fail(name, '"uniform", "learned" or a module', given)
     return None
 
 

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from uotpool import checks
+
 
 class FeaturePrior(nn.Module):
     r"""Logits of the prior over features, :math:`p_0 = \text{softmax}(U X 1)`: linear in the sum of a set.
@@ -22,6 +24,8 @@ class FeaturePrior(nn.Module):
         self, dim: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
+        self.dim = checks.count("dim", dim, 1)
+        checks.floating_dtype("dtype", dtype)
         self.U = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -52,7 +56,9 @@ class SamplePrior(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        hidden = dim if hidden is None else hidden
+        self.dim = checks.count("dim", dim, 1)
+        hidden = dim if hidden is None else checks.count("hidden", hidden, 1)
+        checks.floating_dtype("dtype", dtype)
         self.V = nn.Parameter(torch.empty(hidden, dim, device=device, dtype=dtype))
         self.w = nn.Parameter(torch.empty(1, hidden, device=device, dtype=dtype))
         self.reset_parameters()

@@ -35,6 +35,7 @@ DEFAULT_MAX_ITER = 200
 NEWTON_RTOL = 1e-3  # of the inner solves; Newton then gains three digits of the gradient a step
 ADJOINT_RTOL = {torch.float64: 1e-11, torch.float32: 1e-5}
 CG_MAX_ITER = 300
+DAMPING = 0.1  # of the quadratic problem, times the norm of the gradient: it fades out
 BACKTRACKS = 20
 ENTROPIC_START = (64.0, 16.0, 4.0, 1.0, 1.0)
 QUADRATIC_START = tuple(4.0**i for i in range(7, 0, -1))
@@ -102,8 +103,10 @@ class Problem(NamedTuple):
         # largest entry of its row or column, where the exact plan has it: p(n|d) and the gap stay defined.
         Y = Y.detach()
         tiny = torch.finfo(Q.dtype).tiny
-        idle_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * self.p_hat(u).clamp_min(tiny)
-        idle_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * self.q_hat(v).clamp_min(tiny)
+        asked_d = torch.where(self.alpha1 > 0, self.p_hat(u), 0.0).clamp_min(tiny)
+        asked_n = torch.where(self.alpha2 > 0, self.q_hat(v), 0.0).clamp_min(tiny)
+        idle_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * asked_d
+        idle_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * asked_n
         top_d = (Y >= self.sets.spread(self.sets.max_n(Y))).to(Q.dtype)
         top_n = (Y >= Y.amax(-1, keepdim=True)).to(Q.dtype)
         Q = Q + self.sets.spread(idle_d) * top_d + idle_n * top_n
@@ -150,15 +153,17 @@ class Problem(NamedTuple):
         return self.sets.hide(self.plan(u, v).exp(), 0.0)
 
     def gradient(self, u: Tensor, v: Tensor) -> Potentials:
-        """Gradient of F; differentiable in X, the priors and the weights."""
+        """Gradient of F, 0 for a potential whose weight is 0; differentiable in X, priors and weights."""
         Q = self.Q(u, v)
-        return self.sets.sum_n(Q) - self.p_hat(u), Q.sum(-1, keepdim=True) - self.q_hat(v)
+        gu = self.sets.sum_n(Q) - self.p_hat(u)
+        gv = self.sets.hide(Q.sum(-1, keepdim=True) - self.q_hat(v), 0.0)
+        return torch.where(self.alpha1 > 0, gu, 0.0), torch.where(self.alpha2 > 0, gv, 0.0)
 
 
 class Curvature:
     """The Hessian of F at (u, v), scaled by its own diagonal so that alpha1 = 0 needs no special case."""
 
-    def __init__(self, problem: Problem, u: Tensor, v: Tensor) -> None:
+    def __init__(self, problem: Problem, u: Tensor, v: Tensor, damping: Tensor | None = None) -> None:
         self.sets = sets = problem.sets
         Q = problem.Q(u, v)
         if problem.quadratic:
@@ -167,11 +172,14 @@ class Curvature:
             self.w, self.kappa = Q, 1 / problem.alpha0
         self.w_D, self.w_N = sets.sum_n(self.w), sets.hide(self.w.sum(-1, keepdim=True), 0.0)
         self.w_all = sets.sum_n(self.w_N).clamp_min(torch.finfo(Q.dtype).tiny)
+        # A damping adds curvature kappa * damping to every potential.
+        self.diag_D = self.w_D if damping is None else self.w_D + damping
+        self.diag_N = self.w_N if damping is None else self.w_N + sets.spread(damping)
         self.p_hat, self.q_hat = problem.p_hat(u), problem.q_hat(v)
         self.inv1, self.inv2 = _inverse(problem.alpha1), _inverse(problem.alpha2)
         # Square roots of the inverse diagonal; 0 where a potential is fixed (weight 0, or an absent row).
-        self.scale_u = _rsqrt(self.kappa * self.w_D + self.p_hat * self.inv1) * (problem.alpha1 > 0)
-        self.scale_v = _rsqrt(self.kappa * self.w_N + self.q_hat * self.inv2) * (problem.alpha2 > 0)
+        self.scale_u = _rsqrt(self.kappa * self.diag_D + self.p_hat * self.inv1) * (problem.alpha1 > 0)
+        self.scale_v = _rsqrt(self.kappa * self.diag_N + self.q_hat * self.inv2) * (problem.alpha2 > 0)
         if sets.present is not None:
             self.scale_v = self.scale_v * sets.present
 
@@ -180,9 +188,9 @@ class Curvature:
         sets = self.sets
         du, dv = self.scale_u * x, self.scale_v * y
         mean = ((self.w_D * du).sum(-1, keepdim=True) + sets.sum_n(self.w_N * dv)) / self.w_all
-        u = self.kappa * (self.w_D * (du - mean) + sets.sum_n(self.w * dv))
+        u = self.kappa * (self.diag_D * du - self.w_D * mean + sets.sum_n(self.w * dv))
         u = u + self.inv1 * self.p_hat * (du - (self.p_hat * du).sum(-1, keepdim=True))
-        v = self.w_N * (dv - sets.spread(mean)) + (self.w * sets.spread(du)).sum(-1, keepdim=True)
+        v = self.diag_N * dv - self.w_N * sets.spread(mean) + (self.w * sets.spread(du)).sum(-1, keepdim=True)
         v = self.kappa * v + self.inv2 * self.q_hat * (dv - sets.spread(sets.sum_n(self.q_hat * dv)))
         return self.scale_u * u, self.scale_v * v
 
@@ -265,7 +273,11 @@ def _newton(problem: Problem, u: Tensor, v: Tensor, tol: float, max_iter: int) -
         if not bool(busy.any()):
             break
         gu, gv = problem.gradient(u, v)
-        du, dv = Curvature(problem, u, v).solve(gu, gv, NEWTON_RTOL, cg_iter)
+        damping = None
+        if problem.quadratic:
+            # Few active entries leave directions with next to no curvature, and steps that go far too far.
+            damping = DAMPING * (gu.abs().sum(-1, keepdim=True) + sets.sum_n(gv.abs()))
+        du, dv = Curvature(problem, u, v, damping).solve(gu, gv, NEWTON_RTOL, cg_iter)
         slope = (gu * du).sum(-1, keepdim=True) + sets.sum_n(gv * dv)
         t = _line_search(problem, u, v, du, dv, slope, busy)
         new_u, new_v = u - t * du, v - sets.spread(t) * dv

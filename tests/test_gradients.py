@@ -1,0 +1,155 @@
+"""Derivatives: against finite differences, against each other, and which ones are zero by construction."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from tests import tolerances as tol
+from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem, step
+from uotpool import UOTPooling, uot_plan, uot_pool
+
+
+def leaves(B, N, D, seed=0):
+    X, p0, q0 = problem(B, N, D, seed)
+    return X.requires_grad_(), p0.requires_grad_(), q0.requires_grad_()
+
+
+def unit(p):
+    """Back on the simplex, so that finite differences stay priors."""
+    return p / p.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradcheck(solver, formulation, K):
+    weights = [w for w in module_weights(solver, K) if w is not None]
+
+    def pool(X, p0, q0, *weights):
+        return uot_pool(X, *weights, p0=unit(p0), q0=unit(q0), solver=solver, formulation=formulation)
+
+    def plan(X, p0, q0, *weights):
+        return uot_plan(X, *weights, p0=unit(p0), q0=unit(q0), solver=solver, formulation=formulation)
+
+    assert gradcheck(pool, (*leaves(2, 4, 3), *weights))
+    assert gradcheck(plan, (*leaves(1, 3, 3), *weights))
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradgradcheck_of_the_unrolled_reference(solver, formulation):
+    weights = [w for w in module_weights(solver, 2) if w is not None]
+
+    def pool(X, p0, q0, *weights):
+        return uot_pool(X, *weights, p0=unit(p0), q0=unit(q0), solver=solver, formulation=formulation)
+
+    assert gradgradcheck(pool, (*leaves(1, 3, 2), *weights))
+
+
+def test_gradcheck_ragged():
+    X = torch.rand(7, 3, dtype=torch.float64, requires_grad=True)
+    index = torch.tensor([2, 0, 0, 2, 2, 0, 0])  # unsorted, set 1 empty
+    for solver in SOLVERS:
+        weights = [w for w in module_weights(solver, 2) if w is not None]
+        assert gradcheck(
+            lambda X, *w, s=solver: uot_pool(X, *w, index=index, dim_size=4, solver=s), (X, *weights)
+        )
+
+
+@pytest.mark.parametrize("weights", [(0.5, 1.0, 1.0), (0.05, 1.0, 0.3), (0.3, 5.0, 0.0), (0.3, 0.0, 1.0)])
+@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-q"])
+def test_gradcheck_of_the_optimum(solver, weights):
+    """Implicit gradients against finite differences of the solution."""
+    alphas = [torch.tensor(a, dtype=torch.float64, requires_grad=a > 0) for a in weights]
+
+    def pool(X, p0, q0, *alphas):
+        return uot_pool(X, *alphas, p0=unit(p0), q0=unit(q0), solver=solver, K="converged", tol=1e-13)
+
+    assert gradcheck(pool, (*leaves(1, 5, 3), *alphas), eps=1e-5, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e"])
+def test_implicit_gradient_equals_unrolled(solver):
+    weights = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (0.4, 1.2, 0.8)]
+    inputs = (*leaves(3, 9, 5), *weights)
+    cotangent = torch.randn(3, 5, dtype=torch.float64)
+
+    def grads(rho, **how):
+        X, p0, q0, *alphas = inputs
+        y = uot_pool(X, *alphas, rho, p0=p0, q0=q0, solver=solver, **how)
+        return torch.autograd.grad((y * cotangent).sum(), inputs)
+
+    for implicit, unrolled in zip(grads(None, K="converged"), grads(step(solver), K=400), strict=True):
+        assert torch.allclose(implicit, unrolled, rtol=0, atol=1e-6)
+
+
+def test_implicit_gradient_ragged_equals_dense():
+    X, p0, q0 = leaves(3, 6, 4)
+    for solver in ("sinkhorn", "badmm-q"):
+        how = {"solver": solver, "K": "converged", "p0": p0}
+        dense = uot_pool(X, 0.5, 1.0, 0.7, q0=q0, **how)
+        index = torch.arange(3).repeat_interleave(6)
+        ragged = uot_pool(X.flatten(0, 1), 0.5, 1.0, 0.7, q0=q0.flatten(), index=index, **how)
+        a, b = (torch.autograd.grad(y.square().sum(), (X, p0, q0), retain_graph=True) for y in (dense, ragged))
+        assert all(torch.allclose(x, y, atol=tol.F64_SOLVED) for x, y in zip(a, b, strict=True))
+
+
+def test_second_derivative_of_the_optimum_says_so():
+    X = problem(1, 4, 3).X.requires_grad_()
+    y = uot_pool(X, 0.5, 1.0, 1.0, K="converged")
+    with pytest.raises(RuntimeError, match='K="converged" has no second derivative'):
+        torch.autograd.grad(y.sum(), X, create_graph=True)
+
+
+def weight_gradients(solver, formulation, K):
+    X, p0, q0 = problem(3, 7, 5, seed=1)
+    weights = module_weights(solver, K, seed=5)
+    y = uot_pool(X, *weights, p0=p0, q0=q0, solver=solver, formulation=formulation)
+    learned = [w for w in weights if w is not None]
+    loss = (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(3), dtype=y.dtype)).sum()
+    grads = torch.autograd.grad(loss, learned, allow_unused=True)
+    names = ("alpha0", "alpha1", "alpha2", "rho")[: len(learned)]
+    return {n: torch.zeros(K) if g is None else g for n, g in zip(names, grads, strict=True)}
+
+
+@pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_exact_solvers_have_no_dead_weight(solver, K):
+    """Every weight of every module gets a gradient: eta moves at a module's end, S closes."""
+    for name, g in weight_gradients(solver, "exact", K).items():
+        assert (g.abs() > tol.STRUCTURAL_ZERO).all(), (name, g)
+
+
+# Modules of the published solvers whose weight never gets a gradient.
+PAPER_ZEROS = {
+    "sinkhorn": {"alpha1": [-1]},  # the last a is a constant for each feature: eq. 4 divides it out
+    "badmm-e": {"alpha0": [-1], "alpha1": "all", "alpha2": "all"},  # the output P^(K) comes before S^(K)
+    "badmm-q": {"alpha1": "all", "alpha2": "all"},
+}
+
+
+@pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_published_solvers_dead_weights(solver, K):
+    zeros = PAPER_ZEROS[solver]
+    for name, g in weight_gradients(solver, "paper", K).items():
+        dead = torch.zeros(K, dtype=torch.bool)
+        if name in zeros:
+            dead[slice(None) if zeros[name] == "all" else zeros[name]] = True
+        assert (g.abs()[dead] <= tol.STRUCTURAL_ZERO).all(), (name, g)
+        assert (g.abs()[~dead] > tol.STRUCTURAL_ZERO).all(), (name, g)
+
+
+@pytest.mark.parametrize("priors", ["uniform", "learned"])
+@pytest.mark.parametrize("K", [1, 2, 4, "converged"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_no_layer_parameter_is_wholly_dead(solver, K, priors):
+    layer = UOTPooling(5, solver=solver, K=K, p0=priors, q0=priors).double()
+    X = problem(3, 7, 5, seed=1).X
+    y = layer(X)
+    (y * torch.randn_like(y)).sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > tol.STRUCTURAL_ZERO, name

@@ -1,0 +1,129 @@
+"""Propositions 1 and 2: mean, max, attention and mixed pooling as settings of one problem."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests import tolerances as tol
+from tests.cases import SOLVERS, problem, step
+from uotpool import MixedMeanMax, UOTPooling, plan_stats, uot_plan, uot_pool
+
+X = problem(4, 10, 5, seed=2).X
+ATTENTION = problem(4, 10, 5, seed=2).q0
+
+
+def mean_plan():
+    return torch.full_like(X, 1 / 50)
+
+
+def max_plan():
+    return torch.zeros_like(X).scatter(1, X.argmax(1, keepdim=True), 1 / 5)
+
+
+def attention_plan(a):
+    return (a / 5)[:, :, None].expand_as(X)
+
+
+def L1(P, Q):
+    return float((P - Q).abs().sum((1, 2)).max())
+
+
+def test_sinkhorn_reproduces_mean():
+    assert L1(uot_plan(X, 1e4, 1e4, 1e4), mean_plan()) <= 1e-3
+
+
+def test_sinkhorn_reproduces_attention_when_the_marginals_outweigh_the_entropy():
+    P, y = (f(X, 1e2, 1e6, 1e6, q0=ATTENTION) for f in (uot_plan, uot_pool))
+    assert (P - attention_plan(ATTENTION)).abs().max() <= 1e-3
+    assert (y - (X * ATTENTION[..., None]).sum(1)).abs().max() <= 1e-3
+
+
+def test_equal_weights_give_the_square_root_of_the_attention():
+    """Proposition 1 as published, all weights equal and large, is not attention pooling."""
+    P = uot_plan(X, 1e4, 1e4, 1e4, q0=ATTENTION, K=50)
+    root = ATTENTION.sqrt() / ATTENTION.sqrt().sum(-1, keepdim=True)
+    assert (P.sum(2) - root).abs().max() <= 1e-5
+    assert (P.sum(2) - ATTENTION).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("alpha0", [1e-2, 1e-3, 1e-4])
+def test_max_is_approached_from_below(alpha0):
+    """The entropy keeps y below the maximum by at most alpha0 log N (alpha2 = 0)."""
+    y = uot_pool(X, alpha0, 1e4, 0.0)
+    short = X.amax(1) - y
+    assert (short >= -tol.F64).all()
+    assert (short <= alpha0 * torch.tensor(10.0).log()).all()
+
+
+def test_max_plan_comes_nearer_as_the_weights_shrink():
+    far = [L1(uot_plan(X, a, 1e4, a, K=50), max_plan()) for a in (1e-2, 1e-3, 1e-4)]
+    assert far[0] > far[1] > far[2]
+    assert far[2] <= 1e-3
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_presets(solver):
+    assert (UOTPooling.mean(5, solver=solver)(X) - X.mean(1)).abs().max() <= 1e-3
+    limit = 2e-2 if solver == "badmm-q" else 1e-3
+    assert (UOTPooling.max(5, solver=solver)(X) - X.amax(1)).abs().max() <= limit
+    pool = UOTPooling.attention(5, 7, solver=solver).double()
+    assert pool.q0.V.shape == (7, 5)
+    with torch.no_grad():
+        a = (X @ pool.q0.V.T).tanh() @ pool.q0.w[0]
+    direct = (X * a.softmax(1)[..., None]).sum(1)
+    assert (pool(X) - direct).abs().max() <= 1e-3
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_mixed_mean_max_from_three_uot_poolings(gated):
+    pool = MixedMeanMax(5, gated=gated).double()
+    if pool.raw_omega is not None:
+        torch.nn.init.constant_(pool.raw_omega, 0.7)
+        omega = torch.full((4,), 0.7, dtype=torch.float64).sigmoid()
+    else:
+        assert pool.gate is not None
+        omega = pool.gate(X.mean(1))[:, 0].sigmoid()
+    direct = omega[:, None] * X.mean(1) + (1 - omega[:, None]) * X.amax(1)
+    y = pool(X)
+    assert (y - direct).abs().max() <= 1e-3
+    y.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in pool.parameters())
+    index = torch.arange(4).repeat_interleave(10)
+    assert torch.allclose(pool(X.flatten(0, 1), index), y, atol=tol.F64)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("formulation", ["exact", "paper"])
+def test_K_0_is_the_product_of_the_priors(solver, formulation):
+    case = problem(4, 10, 5, seed=2)
+    how = {"solver": solver, "K": 0, "formulation": formulation}
+    P = uot_plan(X, 1.0, 1.0, 1.0, step(solver), p0=case.p0, q0=case.q0, **how)
+    assert torch.allclose(P, case.q0[:, :, None] * case.p0[:, None, :], atol=tol.F64)
+    assert torch.allclose(uot_pool(X, 1.0, 1.0, 1.0, step(solver), **how), X.mean(1), atol=tol.F64)
+
+
+def test_plan_stats_of_known_plans():
+    mean, top = plan_stats(mean_plan()), plan_stats(max_plan())
+    ones, log_N = torch.ones(4, dtype=torch.float64), torch.tensor(10.0, dtype=torch.float64).log()
+    assert torch.allclose(mean.mass, ones)
+    assert torch.allclose(mean.divergence, 0 * ones, atol=tol.F64)
+    assert torch.allclose(top.divergence, log_N * ones)
+    assert torch.allclose(mean.sample_deviation, 0 * ones, atol=tol.F64)
+    off = plan_stats(attention_plan(ATTENTION), q0=torch.full((4, 10), 0.1, dtype=torch.float64))
+    assert torch.allclose(off.sample_deviation, (ATTENTION - 0.1).abs().sum(1))
+    assert torch.allclose(off.feature_deviation, 0 * ones, atol=tol.F64)
+    assert torch.allclose(off.divergence, log_N + (ATTENTION * ATTENTION.log()).sum(1))
+    twice = plan_stats(2 * max_plan())
+    assert torch.allclose(twice.mass, 2 * ones)
+    assert torch.allclose(twice.divergence, top.divergence)
+
+
+def test_plan_stats_layouts_and_empty_sets():
+    P = uot_plan(X, 0.1, 1.0, 1.0)
+    rows = P.flatten(0, 1)
+    index = torch.arange(4).repeat_interleave(10)
+    dense, ragged = plan_stats(P), plan_stats(rows, index=index, dim_size=5)
+    for a, b in zip(dense, ragged, strict=True):
+        assert torch.allclose(a, b[:4], atol=tol.F64)
+        assert b[4] == 0

@@ -1,0 +1,191 @@
+"""The solvers reach the optimum, and the certificate says so."""
+
+from __future__ import annotations
+
+import ot
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from tests import tolerances as tol
+from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
+from uotpool import ConvergenceWarning, duality_gap, suggest_rho, uot_plan, uot_pool
+
+PROBLEMS = range(6)
+
+
+def gap_of(solver, case, weights, **how):
+    P = uot_plan(
+        case.X, *weights, step(solver, how.pop("rho", 1.0)), p0=case.p0, q0=case.q0, solver=solver, **how
+    )
+    name = "quadratic" if solver == "badmm-q" else "entropic"
+    return duality_gap(case.X, P, *weights, p0=case.p0, q0=case.q0, regularizer=name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", PROBLEMS)
+def test_converged_entropic_gap(shape, seed):
+    case, weights = problem(4, *shape, seed=seed), log_uniform(3, 1e-2, 1e2, seed)
+    P = uot_plan(case.X, *weights, p0=case.p0, q0=case.q0, K="converged")
+    gaps = duality_gap(case.X, P, *weights, p0=case.p0, q0=case.q0)
+    assert gaps.max() <= 1e-9
+
+
+def test_plain_sinkhorn_reaches_the_same_optimum():
+    case, weights = problem(4, 12, 6), (0.3, 2.0, 0.7)
+    assert gap_of("sinkhorn", case, weights, K=400).max() <= 1e-9
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
+def test_badmm_gap_after_3000_steps(solver, shape):
+    for seed in range(3):
+        case, weights = problem(4, *shape, seed=seed), log_uniform(3, 0.1, 10.0, seed)
+        assert gap_of(solver, case, weights, K=3000).max() <= 1e-6
+
+
+@pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
+def test_badmm_gap_falls_with_K(solver):
+    gaps = {4: [], 16: [], 100: []}
+    for seed in range(20):
+        case, weights = problem(1, 12, 6, seed=seed), log_uniform(3, 0.1, 10.0, seed)
+        for K, values in gaps.items():
+            values.append(gap_of(solver, case, weights, K=K))
+    medians = [float(torch.cat(v).median()) for v in gaps.values()]
+    assert medians[2] < medians[1] < medians[0]
+
+
+def test_pooled_output_equals_free_mass_optimum_of_pot():
+    """A constant in X changes the mass of eq. 3's optimum but not p(n|d): POT solves eq. 3."""
+    for seed in PROBLEMS:
+        (X, p0, q0), w = problem(1, 12, 6, seed=seed), log_uniform(3, 0.2, 5.0, seed)
+        # POT minimises <M, P> + reg KL(P | c) + ...: with c = 1 that is our R, up to a constant.
+        free = ot.unbalanced.sinkhorn_unbalanced(
+            q0[0],
+            p0[0],
+            -X[0],
+            reg=w[0],
+            reg_m=(w[2], w[1]),
+            method="sinkhorn_stabilized",
+            reg_type="kl",
+            c=torch.ones_like(X[0]),
+            numItermax=200_000,
+            stopThr=1e-15,
+        )
+        y_pot = (X[0] * free).sum(0) / free.sum(0)
+        y = uot_pool(X, *w, p0=p0, q0=q0, K="converged")
+        assert torch.allclose(y[0], y_pot, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("regularizer", ["entropic", "quadratic"])
+def test_converged_plan_against_a_generic_convex_solver(regularizer):
+    """Minimise the objective directly with scipy, independent of our duals."""
+    (X, p0, q0), (a0, a1, a2) = problem(1, 4, 3, seed=3), (0.5, 1.5, 0.8)
+    solver = "badmm-q" if regularizer == "quadratic" else "sinkhorn"
+    P = uot_plan(X, a0, a1, a2, p0=p0, q0=q0, solver=solver, K="converged")
+
+    def objective(P):
+        R = (P * (P.clamp_min(1e-300).log() - 1)).sum() if regularizer == "entropic" else P.square().sum()
+        kl = [(m * (m.clamp_min(1e-300) / r).log()).sum() for m, r in ((P.sum(0), p0[0]), (P.sum(1), q0[0]))]
+        return -(X[0] * P).sum() + a0 * R + a1 * kl[0] + a2 * kl[1]
+
+    best = minimize(
+        lambda x: float(objective(torch.tensor(x).reshape(4, 3))),
+        torch.full((12,), 1 / 12).numpy(),
+        method="SLSQP",
+        bounds=[(0, 1)] * 12,
+        constraints={"type": "eq", "fun": lambda x: x.sum() - 1},
+        options={"ftol": 1e-15, "maxiter": 1000},
+    ).fun
+    ours = float(objective(P[0]))
+    assert ours <= best + 1e-9
+    assert ours >= best - 1e-6
+
+
+@pytest.mark.parametrize("regularizer", ["entropic", "quadratic"])
+def test_gap_is_primal_minus_dual(regularizer):
+    (X, p0, q0), (a0, a1, a2) = problem(1, 6, 4), (0.7, 1.3, 0.4)
+    P = torch.rand_like(X)
+    P = P / P.sum()
+    u = -a1 * (P.sum(1) / p0).log()
+    v = -a2 * (P.sum(2) / q0).log()
+    Y = (X + u[:, None, :] + v[:, :, None]).flatten()
+    R = (P * (P.log() - 1)).sum() if regularizer == "entropic" else P.square().sum()
+    kl = a1 * (P.sum(1) * (P.sum(1) / p0).log()).sum() + a2 * (P.sum(2) * (P.sum(2) / q0).log()).sum()
+    primal = -(X * P).sum() + a0 * R + kl
+    if regularizer == "entropic":
+        conj = a0 * (Y / a0).logsumexp(0) + a0
+    else:
+        Q = _project_by_sorting(Y / (2 * a0))
+        conj = (Y * Q).sum() - a0 * Q.square().sum()
+    dual = -conj - a1 * (p0 * (-u / a1).exp()).sum().log() - a2 * (q0 * (-v / a2).exp()).sum().log()
+    gap = duality_gap(X, P, a0, a1, a2, p0=p0, q0=q0, regularizer=regularizer)
+    assert abs(float(gap) - float(primal - dual)) <= tol.F64
+
+
+def _project_by_sorting(y):
+    s = y.sort(descending=True).values
+    t = (s.cumsum(0) - 1) / torch.arange(1, y.numel() + 1)
+    return (y - t[(s > t).nonzero().max()]).clamp_min(0)
+
+
+@pytest.mark.parametrize("regularizer", ["entropic", "quadratic"])
+def test_gap_of_special_plans(regularizer):
+    (X, p0, q0), w = problem(1, 6, 4), (0.7, 1.3, 0.4)
+    P = uot_plan(X, *w, 1.0, p0=p0, q0=q0, solver="badmm-e", K=8)
+    gap = {"p0": p0, "q0": q0, "regularizer": regularizer}
+    scaled = duality_gap(X, 7.5 * P, *w, **gap)
+    assert torch.allclose(scaled, duality_gap(X, P, *w, **gap), rtol=tol.F64)  # any mass
+    empty_row = P.clone()
+    empty_row[0, 2] = 0
+    assert duality_gap(X, empty_row, *w, **gap).isinf().all()
+    assert duality_gap(X, empty_row, 0.7, 1.3, 0.0, **gap).isfinite().all()  # alpha2 = 0: a free marginal
+    sparse = P.clone()
+    sparse[0, 2, 1] = 0
+    assert duality_gap(X, sparse, *w, **gap).isfinite().all()
+
+
+def test_gap_is_differentiable_and_minimised_by_the_optimum():
+    (X, p0, q0), w = problem(1, 6, 4), (0.7, 1.3, 0.4)
+    P = uot_plan(X, *w, p0=p0, q0=q0, K=1).requires_grad_()
+    (d,) = torch.autograd.grad(duality_gap(X, P, *w, p0=p0, q0=q0).sum(), P)
+    assert d.isfinite().all()
+    assert d.abs().max() > 0
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_zero_marginal_weights_have_closed_forms(solver):
+    """alpha2 = 0 leaves the samples free: softmax pooling over samples at temperature alpha0 (entropic)."""
+    X, p0, _ = problem(3, 9, 5)
+    y = uot_pool(X, 0.3, 2.0, 0.0, p0=p0, solver=solver, K="converged")
+    if solver == "badmm-q":
+        P = uot_plan(X, 0.3, 2.0, 0.0, p0=p0, solver=solver, K="converged")
+        assert duality_gap(X, P, 0.3, 2.0, 0.0, p0=p0, regularizer="quadratic").max() <= 1e-9
+    else:
+        assert torch.allclose(y, (X * (X / 0.3).softmax(1)).sum(1), atol=tol.F64)
+
+
+def test_converged_warns_when_it_is_not():
+    X, p0, q0 = problem(1, 12, 6)
+    with pytest.warns(ConvergenceWarning, match="max_iter=1 with a duality gap of"):
+        uot_plan(X, 1e-3, 10.0, 10.0, p0=p0, q0=q0, K="converged", max_iter=1, tol=1e-14)
+
+
+def test_suggested_rho_is_no_worse_than_fixed_steps():
+    """At K = 8 the pooled output is nearer the optimum than with rho = 0.1, 1 or 10, on average."""
+    case = problem(10, 12, 6)
+    spread = float(case.X.std())
+    weights = [(a0, a, a) for a0 in (0.1, 1.0, 10.0) for a in (0.1, 1.0, 10.0, 100.0)]
+    prior = {"p0": case.p0, "q0": case.q0}
+    for solver in ("badmm-e", "badmm-q"):
+        best = [uot_pool(case.X, *w, **prior, solver=solver, K="converged", tol=1e-8) for w in weights]
+
+        def error(rule, solver=solver, best=best):
+            pairs = zip(weights, best, strict=True)
+            return sum(
+                float((uot_pool(case.X, *w, rule(w), **prior, solver=solver, K=8) - y).abs().mean())
+                for w, y in pairs
+            )
+
+        suggested = error(lambda w, solver=solver: suggest_rho(solver, *w, spread=spread))
+        assert all(suggested < error(lambda w, r=r: r) for r in (0.1, 1.0, 10.0))
