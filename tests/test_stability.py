@@ -22,7 +22,7 @@ COTANGENT = torch.randn(1, 5, generator=GENERATOR, dtype=torch.float64)
 
 def solve(X, alpha0, alpha12, solver, dtype):
     """Plan, output, and gradients with respect to X and the logarithms of weights and priors."""
-    X = X.to(dtype).requires_grad_()
+    X = X.detach().clone().to(dtype).requires_grad_()
     logs = [torch.full((4,), a, dtype=dtype).log().requires_grad_() for a in (alpha0, alpha12, alpha12, 1.0)]
     priors = [torch.full(n, 1 / n[-1], dtype=dtype).log().requires_grad_() for n in ((5,), (1, 10))]
     rho = None if solver == "sinkhorn" else logs[3].exp()
@@ -44,6 +44,9 @@ def test_all_cells_are_finite_with_gradients_like_float64(solver, name):
             P, y, grads = solve(X, alpha0, alpha12, solver, torch.float32)
             assert P.isfinite().all()
             assert y.isfinite().all()
+            low, high = X.amin(1).float(), X.amax(1).float()  # a weighted mean of the samples
+            assert (y >= low - tol.F32 * width).all()
+            assert (y <= high + tol.F32 * width).all()
             assert abs(float(P.detach().sum()) - 1) <= tol.MASS_F32
             _, _, wanted = solve(X, alpha0, alpha12, solver, torch.float64)
             for i, (g, h) in enumerate(zip(grads, wanted, strict=True)):

@@ -186,9 +186,9 @@ def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
     """A weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
     if not isinstance(value, (Tensor, list, tuple)):
         return X.new_full((), checks.number(name, value, positive=positive, dtype=X.dtype))
-    if not isinstance(value, Tensor):
-        numbers = [checks.number(name, v, positive=positive, dtype=X.dtype) for v in value]
-        value = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    if not isinstance(value, Tensor):  # filled in on the device: a copy from the CPU would wait for a GPU
+        numbers = [X.new_full((), checks.number(name, v, positive=positive, dtype=X.dtype)) for v in value]
+        return torch.stack(numbers) if numbers else X.new_empty(0)
     accepted = f"a number {'> 0' if positive else '>= 0'} or a 1-d floating tensor with a value for each module"
     checks.floating(name, value, accepted)
     if value.dim() > 1 or (value.is_meta and not X.is_meta):

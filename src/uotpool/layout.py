@@ -94,7 +94,9 @@ class Sets(ABC):
 
     def softmax_n(self, Y: Tensor) -> Tensor:
         """Softmax over the samples of each set, feature by feature; 0 in absent rows."""
-        return (self.hide(Y, -torch.inf) - self.spread(self.logsumexp_n(Y))).exp()
+        # Divided by its sum, not by exp(logsumexp): beside a maximum of 1e8 rounding eats the log of the sum.
+        E = (self.hide(Y, -torch.inf) - self.spread(self.max_n(Y.detach()))).exp()
+        return E / self.spread(self._sum(E).clamp_min(1.0))
 
     def count(self, like: Tensor) -> Tensor:
         """Number of samples of each set, as s in the dtype of `like`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -79,5 +80,7 @@ def _uniform(weight: Tensor) -> None:
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
     # In the precision of x, the solver's: a sum over a large set overflows float16.
-    with torch.autocast(x.device.type, enabled=False):
+    device = x.device.type
+    autocast = torch.amp.is_autocast_available(device)  # not on "meta"
+    with torch.autocast(device, enabled=False) if autocast else nullcontext():
         return nn.functional.linear(x, weight.to(x.dtype))

@@ -1,0 +1,1 @@
+"""The measurements behind the documentation: `make studies`, or `python -m examples.studies NAME`."""
