@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch._inductor.utils import fresh_cache
 
 from tests import tolerances as tol
-from tests.cases import FORMULATIONS, SOLVERS, module_weights, step
-from uotpool import MixedMeanMax, UOTPooling, uot_plan, uot_pool
+from tests.cases import FORMULATIONS, SOLVERS, module_weights
+from uotpool import MixedMeanMax, UOTPooling, check, uot_plan, uot_pool
 
 D = 3
 HOW = [(s, f, 2) for s in SOLVERS for f in FORMULATIONS] + [(s, "exact", "converged") for s in SOLVERS]
@@ -25,100 +26,477 @@ UNROLLED = [how[:2] for how in HOW if how[2] != "converged"]
 LOW = {torch.float16: tol.F16, torch.bfloat16: tol.BF16}
 
 each_how = pytest.mark.parametrize(("solver", "formulation", "K"), HOW)
-each_unrolled = pytest.mark.parametrize(("solver", "formulation"), UNROLLED)
 each_low = pytest.mark.parametrize("dtype", LOW, ids=str)
 
 
 def randn(*size, seed=0, dtype=torch.float64):
-    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def close(a, b, tolerance):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def weights(solver, K, dtype=torch.float64):
+def weights(solver, K):
     """Weights that require gradients; no rho where there is none."""
-    values = module_weights(solver, 1 if K == "converged" else K, dtype=dtype)
+    values = module_weights(solver, 1 if K == "converged" else K)
     return [*values[:3], None if K == "converged" else values[3]]
 
 
 def learned(solver, formulation, K, dim=D, **kwargs):
+    """A layer in which everything is learned."""
     return UOTPooling(dim, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned", **kwargs)
 
 
 def run(pool, X, leaves=(), **layout):
-    """Output and gradients of X and the leaves (0 where a leaf has no effect)."""
-    X = X.detach().requires_grad_()
-    y = pool(X, **layout)
-    leaves = [X, *leaves]
-    scale = torch.arange(1.0, y.shape[1] + 1, dtype=y.dtype)
-    grads = torch.autograd.grad((y * scale).sin().sum(), leaves, allow_unused=True)
-    return [y.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True))]
+    """Output, and gradients with respect to X and the leaves (0 where a leaf has no effect)."""
+    inputs = [X.detach().requires_grad_(), *leaves]
+    y = pool(inputs[0], **layout)
+    grads = torch.autograd.grad(y, inputs, randn(*y.shape, seed=9, dtype=y.dtype), allow_unused=True)
+    return [y.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True))]
 
 
-def no_index(n=0):
-    return torch.zeros(n, dtype=torch.int64)
+def equal(results, wanted):
+    return all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
 
 
-# Empty sets: rows, layout, which sets are empty.
-ROWS = randn(7, D, seed=1)
-DENSE = randn(4, 5, D, seed=2)
+# --- empty sets
+
+ROWS, DENSE = randn(7, D, seed=1), randn(4, 5, D, seed=2)
 MASK = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]]) > 0
+NONE = torch.zeros(0, dtype=torch.int64)
+GAPS = torch.tensor([4, 1, 1, 4, 1, 4, 4])
+# rows, layout, set of each row, which sets are empty
 EMPTY = {
-    "mask": (DENSE, {"mask": MASK}, [1, 3]),
-    "mask all False": (DENSE, {"mask": torch.zeros_like(MASK)}, [0, 1, 2, 3]),
-    "index with gaps": (
-        ROWS,
-        {"index": torch.tensor([4, 1, 1, 4, 1, 4, 4]), "dim_size": 7},
-        [0, 2, 3, 5, 6],
-    ),
-    "ptr with gaps": (ROWS, {"ptr": torch.tensor([0, 0, 3, 3, 7, 7])}, [0, 2, 4]),
-    "one set, masked": (ROWS, {"mask": torch.zeros(7, dtype=torch.bool)}, [0]),
-    "N = 0": (DENSE[:, :0], {}, [0, 1, 2, 3]),
-    "B = 0": (DENSE[:0], {}, []),
-    "M = 0, index": (ROWS[:0], {"index": no_index(), "dim_size": 3}, [0, 1, 2]),
-    "M = 0, no set": (ROWS[:0], {"index": no_index()}, []),
-    "M = 0, ptr": (ROWS[:0], {"ptr": no_index(3)}, [0, 1]),
-    "B = 0, ptr": (ROWS[:0], {"ptr": no_index(1)}, []),
-    "one set of N = 0": (ROWS[:0], {}, [0]),
+    "mask": (DENSE, {"mask": MASK}, torch.arange(4)[:, None], [1, 3]),
+    "mask-all-false": (DENSE, {"mask": torch.zeros_like(MASK)}, torch.arange(4)[:, None], [0, 1, 2, 3]),
+    "index-gaps": (ROWS, {"index": GAPS, "dim_size": 7}, GAPS, [0, 2, 3, 5, 6]),
+    "ptr-gaps": (ROWS, {"ptr": torch.tensor([0, 0, 3, 3, 7, 7])}, torch.tensor([1] * 3 + [3] * 4), [0, 2, 4]),
+    "one-set-masked": (ROWS, {"mask": torch.zeros(7, dtype=torch.bool)}, torch.zeros(7).long(), [0]),
+    "N=0": (DENSE[:, :0], {}, torch.arange(4)[:, None], [0, 1, 2, 3]),
+    "B=0": (DENSE[:0], {}, NONE[:, None], []),
+    "M=0-index": (ROWS[:0], {"index": NONE, "dim_size": 3}, NONE, [0, 1, 2]),
+    "M=0-index-alone": (ROWS[:0], {"index": NONE}, NONE, []),
+    "M=0-ptr": (ROWS[:0], {"ptr": torch.tensor([0, 0, 0])}, NONE, [0, 1]),
+    "B=0-ptr": (ROWS[:0], {"ptr": torch.tensor([0])}, NONE, []),
+    "one-set-N=0": (ROWS[:0], {}, NONE, [0]),
 }
 
 
-def check_empty(results, X, layout, empty, poisoned):
+def check_empty(results, empty, absent):
     y, dX, *rest = results
-    full = [b for b in range(y.shape[0]) if b not in empty]
+    assert all(g.isfinite().all() for g in results)
     assert (y[empty] == 0).all()
-    assert all(g.isfinite().all() for g in (y, dX, *rest))
-    assert (dX[poisoned] == 0).all()
-    if full:
+    assert (dX[absent] == 0).all()
+    full = [b for b in range(y.shape[0]) if b not in empty]
+    if full:  # the rest of the batch is pooled as ever
         assert (y[full] != 0).all()
-        assert all(g.abs().max() > 0 for g in (dX, rest[0]))  # X and a weight or prior
+        assert dX.abs().max() > 0
+        assert rest[0].abs().max() > 0
     else:
         assert all((g == 0).all() for g in (dX, *rest))
 
 
 @pytest.mark.parametrize("case", EMPTY)
 @each_how
-def test_empty_sets_pool_to_zeros_with_zero_gradients(solver, formulation, K, case):
-    X, layout, empty = EMPTY[case]
-    mask = layout.get("mask", torch.ones(X.shape[:-1], dtype=torch.bool))
-    X = torch.where(mask[..., None], X, torch.nan)  # what an absent row holds is never read
+def test_empty_sets_give_zeros_and_no_gradient(solver, formulation, K, case):
+    X, layout, set_of, empty = EMPTY[case]
+    there = layout.get("mask", torch.ones(X.shape[:-1], dtype=torch.bool))
+    X = X.masked_fill(~there[..., None], torch.nan)  # what an absent row holds is never read
+    same_set = set_of.expand(there.shape).flatten() == set_of.expand(there.shape).reshape(-1, 1)
+    mass = randn(*there.shape, seed=3).exp() * there
+    q0 = (mass.flatten() / (same_set * mass.flatten()).sum(1)).reshape(there.shape).requires_grad_()
+    p0 = randn(D, seed=4).softmax(-1).requires_grad_()
     w = weights(solver, K)
-    sets = {k: v for k, v in layout.items() if k != "mask"}
-    counts = uot_pool(mask[..., None].double(), 1.0, 0.0, 0.0, **sets, readout="authors", formulation="paper")
-    del counts
-    q0 = uniform_q0(mask, layout).requires_grad_()
-    p0 = randn(D, seed=3).softmax(-1).requires_grad_()
     leaves = [v for v in w if v is not None]
+    how = {**layout, "solver": solver, "formulation": formulation, "K": K}
 
-    def pool(X, **kwargs):
-        return uot_pool(X, *w, **kwargs, **layout, solver=solver, formulation=formulation, K=K)
-
-    check_empty(run(pool, X, leaves), X, layout, empty, ~mask)
-    check_empty(run(pool, X, [*leaves, p0, q0], p0=p0, q0=q0), X, layout, empty, ~mask)
+    check_empty(run(lambda X: uot_pool(X, *w, **how), X, leaves), empty, ~there)
+    with_priors = run(lambda X: uot_pool(X, *w, p0=p0, q0=q0, **how), X, [*leaves, p0, q0])
+    check_empty(with_priors, empty, ~there)
     layer = learned(solver, formulation, K).double()
-    check_empty(run(layer, X, layer.parameters(), **layout), X, layout, empty, ~mask)
-    P = uot_plan(X, *w, **layout, solver=solver, formulation=formulation, K=K)
+    check_empty(run(layer, X, layer.parameters(), **layout), empty, ~there)
+    P = uot_plan(X, *w, **how)
     assert P.isfinite().all()
-    assert (P[~mask] == 0).all()
+    assert (P[~there] == 0).all()
+
+
+@each_how
+def test_a_set_whose_prior_is_zero_is_empty(solver, formulation, K):
+    """Prior 0 makes a sample absent; a set of such samples only is empty, and no gradient is NaN."""
+    X, w = randn(3, 4, D), weights(solver, K)
+    q0 = torch.tensor([[0.25] * 4, [0.0] * 4, [0.0, 0.5, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    how = {"solver": solver, "formulation": formulation, "K": K}
+    with check(False):
+        results = run(lambda X: uot_pool(X, *w, q0=q0, **how), X, [*(v for v in w if v is not None), q0])
+    check_empty(results, [1], q0 == 0)
+
+
+# --- shapes and strides
+
+
+@each_how
+def test_one_sample_is_its_own_pooling(solver, formulation, K):
+    X, w = randn(4, 1, 5), weights(solver, K)
+    how = {"solver": solver, "formulation": formulation, "K": K}
+    close(uot_pool(X, *w, **how), X[:, 0], tol.F64)
+    close(uot_pool(X[:, 0], *w, index=torch.tensor([3, 0, 2, 1]), **how), X[[1, 3, 2, 0], 0], tol.F64)
+    y, dX = run(learned(solver, formulation, K, 5).double(), X)
+    close(y, X[:, 0], tol.F64)
+    close(dX[:, 0], randn(*y.shape, seed=9), tol.F64)
+
+
+@each_how
+def test_one_feature(solver, formulation, K):
+    """D = 1: the pooled value is a weighted mean, and equals the expectation under the plan."""
+    X, w = randn(3, 6, 1), weights(solver, K)
+    how = {"solver": solver, "formulation": formulation, "K": K}
+    y, P = uot_pool(X, *w, **how), uot_plan(X, *w, **how)
+    close(y, (X * P).sum(1) / P.sum(1), tol.F64)
+    assert (y > X.mean(1)).all()
+    assert (y < X.amax(1)).all()
+
+
+@each_how
+def test_strides_do_not_matter(solver, formulation, K):
+    """Transposed, sliced and broadcast inputs give the same bits as contiguous ones."""
+    layer = learned(solver, formulation, K, 4).double()
+    N = 8 if K == "converged" else 40
+    views = {
+        "transposed": randn(4, N, 3).permute(2, 1, 0),
+        "samples last": randn(3, 4, N).transpose(1, 2),
+        "strided": randn(6, 2 * N, 8)[::2, 1::2, ::2],
+        "expanded": randn(3, 1, 4).expand(3, N, 4),
+    }
+    for name, X in views.items():
+        assert not X.is_contiguous()
+        want, got = (run(layer, x, layer.parameters()) for x in (X.contiguous(), X))
+        assert equal(got, want), name
+    rows, index = randn(4, 24).T[::2], torch.tensor([[0, 9], [2, 9], [1, 9]] * 4)[:, 0]
+    want = run(layer, rows.contiguous(), layer.parameters(), index=index.contiguous(), dim_size=3)
+    assert equal(run(layer, rows, layer.parameters(), index=index, dim_size=3), want)
+
+
+# --- low precision
+
+
+@each_low
+@each_how
+def test_low_precision_layers(solver, formulation, K, dtype):
+    """A .half() layer on half input gives, in half, what a float32 layer of the same weights gives."""
+    layer = learned(solver, formulation, K).to(dtype)
+    twin = learned(solver, formulation, K)
+    twin.load_state_dict(layer.state_dict())
+    X = randn(3, 9, D, dtype=torch.float32).to(dtype)
+    mask = torch.arange(9) < torch.tensor([[9], [4], [0]])
+    got, want = (run(m, x, m.parameters(), mask=mask) for m, x in ((layer, X), (twin, X.float())))
+    assert got[0].dtype == got[1].dtype == dtype
+    assert layer.plan(X).dtype == dtype
+    for a, b in zip(got, want, strict=True):
+        close(a.float(), b, LOW[dtype])
+
+
+@each_how
+def test_cpu_autocast(solver, formulation, K):
+    """Autocast does not reach into the pooling; after a layer that it casts, the output follows the input."""
+    layer, before = learned(solver, formulation, K), nn.Linear(D, D)
+    X = randn(3, 9, D, dtype=torch.float32)
+
+    def cast(X):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer(X)
+
+    def cast_model(X):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer(before(X))
+
+    assert equal(run(cast, X, layer.parameters()), run(layer, X, layer.parameters()))
+    leaves = [*before.parameters(), *layer.parameters()]
+    y, *grads = run(cast_model, X, leaves)
+    assert y.dtype == torch.bfloat16
+    close(y.float(), layer(before(X)).detach(), tol.BF16)
+    assert all(g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@each_low
+def test_low_precision_of_mixed_pooling(dtype, gated):
+    layer = MixedMeanMax(D, gated=gated).to(dtype)
+    twin = MixedMeanMax(D, gated=gated)
+    twin.load_state_dict(layer.state_dict())
+    X = randn(3, 9, D, dtype=torch.float32).to(dtype)
+    got, want = (run(m, x, m.parameters()) for m, x in ((layer, X), (twin, X.float())))
+    assert got[0].dtype == dtype
+    close(got[0].float(), want[0], LOW[dtype])
+    assert all(g.isfinite().all() for g in got)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        close(twin(X.float()), want[0], tol.BF16)
+
+
+def test_fixed_weights_stay_exact_in_half():
+    """1e10 is infinite in float16 and 0.1 another number; the buffers keep their precision."""
+    fixed = {"alpha0": 0.1, "alpha1": [1e10, 1e-10], "alpha2": 1e10}
+    layer = UOTPooling(D, K=2, **fixed).half()
+    for name, value in fixed.items():
+        assert getattr(layer, name).tolist() == value
+    X = randn(2, 5, D, dtype=torch.float32).half()
+    close(layer(X).float(), UOTPooling(D, K=2, **fixed)(X.float()), tol.F16)
+
+
+@pytest.mark.parametrize(("solver", "formulation"), [how[:2] for how in HOW if how[2] == 2])
+def test_learned_priors_of_big_sets_in_half(solver, formulation):
+    """The sum over a set, 1e3 * 100, is beyond float16 (65504): p0 is formed from it in float32."""
+    layer = learned(solver, formulation, 2).half()
+    X = (100 * randn(2, 1000, D, dtype=torch.float32).sigmoid() + 50).half()
+    assert X.sum(1).isinf().all()
+    assert all(g.isfinite().all() for g in run(layer, X, layer.parameters()))
+
+
+# --- the same bits
+
+
+THREADED = [(*how, "uniform") for how in HOW if how[2] == 2]
+THREADED += [("sinkhorn", "exact", 2, "learned"), ("sinkhorn", "exact", "converged", "uniform")]
+
+
+@pytest.mark.parametrize("layout", ["dense", "ragged"])
+@pytest.mark.parametrize(("solver", "formulation", "K", "prior"), THREADED)
+def test_bits_of_two_runs_and_of_one_and_two_threads(solver, formulation, K, prior, layout):
+    """Two runs give the same bits, and with uniform priors so do two threads, output and gradient of X.
+
+    A weight touches every entry: its gradient is one sum over all of them, which torch splits by threads. So is
+    the matrix product of a learned prior. These are compared to a tolerance.
+    """
+    B, N, dim = 4, 300, 32  # enough entries for torch to use both threads
+    layer = UOTPooling(dim, solver=solver, formulation=formulation, K=K, p0=prior, q0=prior).double()
+    X, sets = randn(B, N, dim), {}
+    if layout == "ragged":
+        X, sets = X.flatten(0, 1), {"index": torch.arange(B * N) * 7 % (B + 1), "dim_size": B + 2}
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 1, 2):
+            torch.set_num_threads(threads)
+            results.append(run(layer, X, layer.parameters(), **sets))
+    finally:
+        torch.set_num_threads(before)
+    one, again, two = results
+    assert equal(one, again)
+    if prior == "uniform":
+        assert equal(one[:2], two[:2])
+    scale = max(
+        float(g.abs().max()) for g in one
+    )  # some gradients of the published solvers are 0 but for rounding
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.0, atol=tol.THREADS_F64 * scale)
+
+
+# --- parameters and saving
+
+
+def varied(seed):
+    """A layer with a fixed, a fixed-by-module and learned weights, and learned priors."""
+    torch.manual_seed(seed)
+    scale = 1.0 + seed
+    return UOTPooling(
+        D, solver="badmm-e", K=2, alpha0=0.1 * scale, alpha1=[scale, 2.0], p0="learned", q0="learned"
+    )
+
+
+def test_state_dict_round_trip():
+    X = randn(2, 5, D, dtype=torch.float32)
+    layer, other = varied(0), varied(1)
+    assert set(layer.state_dict()) == {"alpha0", "alpha1", "raw_alpha2", "raw_rho", "p0.U", "q0.V", "q0.w"}
+    assert (layer(X) - other(X)).abs().max() > tol.F16
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(layer(X), other(X))
+    assert all(torch.equal(a, b) for a, b in zip(layer.weights(), other.weights(), strict=True))
+
+
+def test_copies_are_equal_and_apart():
+    X = randn(2, 5, D, dtype=torch.float32)
+    layer = varied(0)
+    y = layer(X)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(twin(X), y)
+        assert repr(twin) == repr(layer)
+        with torch.no_grad():
+            twin.raw_rho.add_(1.0)
+        twin.alpha0.mul_(2.0)
+        assert torch.equal(layer(X), y)
+        assert not torch.equal(twin(X), y)
+
+
+def test_conversions_keep_fixed_weights():
+    """0.1 in float32 is another number: it stays the double through any conversion."""
+    layer = UOTPooling(D, alpha0=0.1, K=2)
+    for convert in (
+        lambda m: m.to(torch.float64),
+        lambda m: m.float(),
+        lambda m: m.bfloat16(),
+        lambda m: m.double(),
+    ):
+        layer = convert(layer)
+        assert layer.alpha0.dtype == torch.float64
+        assert layer.alpha0.item() == 0.1
+    X = randn(2, 5, D)
+    close(layer(X), uot_pool(X, 0.1, *layer.weights()[1:3], K=2), tol.F64)
+
+
+def test_reset_parameters_follows_the_seed():
+    layer, other = varied(0), varied(1)
+    for pool in (layer, other):
+        torch.manual_seed(7)
+        pool.reset_parameters()
+    drawn = dict(layer.named_parameters())
+    assert all(torch.equal(p, drawn[n]) for n, p in other.named_parameters())
+    once = copy.deepcopy(layer)
+    layer.reset_parameters()
+    assert all(not torch.equal(a, b) for a, b in zip(once.parameters(), layer.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("value", [1e-5, 1e-3, 0.1, 1.0, 30.0, 1e4, [1e-5, 1e4]])
+def test_init_gives_these_weights(value):
+    names = ("alpha0", "alpha1", "alpha2", "rho")
+    layer = UOTPooling(D, solver="badmm-q", K=2, init=dict.fromkeys(names, value))
+    with torch.no_grad():
+        layer.raw_alpha0.zero_()
+    layer.reset_parameters()  # back to init
+    want = torch.as_tensor(value, dtype=torch.float64).expand(2)
+    for weight in layer.weights():
+        assert weight is not None
+        torch.testing.assert_close(weight.double(), want, rtol=tol.INIT, atol=0.0)
+
+
+# --- compilers
+
+
+def batch(layout, n):
+    """A batch whose sizes depend on n, with an empty set where the layout can have one."""
+    if layout in ("dense", "mask"):
+        mask = torch.arange(n + 2) < torch.arange(n)[:, None]
+        return randn(n, n + 2, D, seed=n), {"mask": mask} if layout == "mask" else {}
+    X = randn(3 * n, D, seed=n)
+    if layout == "ptr":
+        return X, {"ptr": torch.tensor([0, 0, *range(3, 3 * n + 1, 3)])}
+    return X, {"index": torch.arange(3 * n) * 5 % n, "dim_size": n + 1}
+
+
+@pytest.fixture
+def dynamo():
+    torch._dynamo.reset()
+    yield torch._dynamo.utils.counters["stats"]
+    torch._dynamo.reset()
+
+
+def check_compiled(layer, compiled, layout, sizes=(4, 7)):
+    for n in sizes:
+        X, sets = batch(layout, n)
+        want, got = (run(pool, X, layer.parameters(), **sets) for pool in (layer, compiled))
+        for a, b in zip(want, got, strict=True):
+            close(b, a, tol.F64)
+
+
+# To trace the backward pass too (AOT) takes seconds. It is done once for each algorithm, every layout among
+# them; the other pairs trace the forward pass, where a break of the graph and constant sizes show as well.
+AOT = {
+    ("sinkhorn", "exact", "mask"),
+    ("sinkhorn", "paper", "index"),
+    ("badmm-e", "exact", "ptr"),
+    ("badmm-e", "paper", "dense"),
+    ("badmm-q", "exact", "index"),
+    ("badmm-q", "paper", "mask"),
+}
+
+
+@pytest.mark.parametrize("layout", ["dense", "mask", "ptr", "index"])
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_compiled_in_one_graph_for_all_sizes(dynamo, solver, formulation, layout):
+    aot = (solver, formulation, layout) in AOT
+    layer = UOTPooling(D, solver=solver, formulation=formulation, K=1).double()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager" if aot else "eager")
+    before = dynamo["unique_graphs"]
+    check_compiled(layer, compiled, layout)
+    assert dynamo["unique_graphs"] == before + 1
+
+
+def test_compiled_with_modules_priors_and_fixed_weights(dynamo):
+    layer = learned("badmm-e", "exact", 3, alpha1=[0.1, 1.0, 10.0]).double()
+    check_compiled(layer, torch.compile(layer, fullgraph=True, dynamic=True, backend="eager"), "index")
+
+
+# Dynamo looks at .grad of the tensors that it hands over at a break of the graph; torch warns about that.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_compiled_around_the_solver_of_the_optimum(dynamo):
+    """Its loops end by the data: the compiler leaves them out, and compiles what is around."""
+    layer = learned("sinkhorn", "exact", "converged").double()
+    check_compiled(layer, torch.compile(layer, dynamic=True, backend="eager"), "mask")
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="Inductor needs a C++ compiler"
+)
+def test_compiled_by_inductor(dynamo):
+    layer = UOTPooling(D, K=1).double()
+    with fresh_cache():
+        check_compiled(layer, torch.compile(layer, fullgraph=True), "mask", sizes=(4,))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_export_with_dynamic_sizes(solver):
+    layer = learned(solver, "exact", 1).double()
+    X, sets = batch("mask", 4)
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("N")}
+    program = torch.export.export(layer, (X,), sets, dynamic_shapes={"X": sizes, "mask": sizes}).module()
+    for n in (1, 4, 9):
+        X, sets = batch("mask", n)
+        sets["mask"][0, 0] = True
+        close(program(X, **sets), layer(X, **sets), tol.F64)
+
+
+# --- accelerators
+
+
+@pytest.fixture(scope="module")
+def waits():
+    """What a stand-in for a GPU reports; see tests/accelerator.py."""
+    command = [sys.executable, "-m", "tests.accelerator"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("layout", ["mask", "ptr", "index"])
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_no_wait_for_an_accelerator(waits, solver, formulation, layout):
+    """Forward and backward read no value on the host and copy nothing to the device."""
+    assert waits[f"{solver} {formulation} {layout}"] == ""
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_layers_do_not_wait_for_an_accelerator(waits, solver):
+    assert waits[f"layer {solver}"] == ""
+
+
+def test_waits_are_seen(waits):
+    for solver in SOLVERS:
+        for formulation in FORMULATIONS:  # the number of sets has to be read from index
+            assert waits[f"{solver} {formulation} index without dim_size"] == "DataDependentOutputException"
+    assert waits["converged"] == "DataDependentOutputException"
+    assert waits["weights on the host"] == "HostCopy"
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_meta_tensors(solver):
+    """Sizes without data, as for the planning of memory; with learned priors too."""
+    layer = learned(solver, "exact", 2, device=torch.device("meta"))
+    assert layer(torch.empty(2, 5, D, device="meta", dtype=torch.float16)).dtype == torch.float16
+    index = torch.empty(9, dtype=torch.int64, device="meta")
+    y = layer(torch.empty(9, D, device="meta"), index, dim_size=4)
+    assert y.is_meta
+    assert y.shape == (4, D)

@@ -339,6 +339,15 @@ def test_missing_implementation_says_why(monkeypatch):
     assert uotpool.resolve_impl(X, "sinkhorn", "reference") == "reference"
 
 
+@pytest.mark.parametrize("solver", dispatch.SOLVERS)
+@pytest.mark.parametrize("preset", ["mean", "max", "attention"])
+def test_presets_ask_for_nothing_that_was_not_given(preset, solver):
+    """`rho` of a preset goes with Bregman ADMM steps only, so K="converged" is no error of the caller."""
+    for K in (3, "converged"):
+        model = getattr(uotpool.UOTPooling, preset)(4, solver=solver, K=K)
+        assert (model.weights().rho is not None) == (solver != "sinkhorn" and K == 3)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # masks
 

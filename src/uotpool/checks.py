@@ -9,6 +9,7 @@ asserted asynchronously instead.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,9 +118,9 @@ def integers(name: str, x: Tensor) -> None:
 def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.float64) -> float:
     """A weight given as a number, in the range of the dtype it is used in."""
     accepted = f"a finite number {'> 0' if positive else '>= 0'}"
-    if isinstance(x, bool) or not isinstance(x, (int, float)):
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
         fail(name, accepted, x, TypeError)
-    if (isinstance(x, float) and not math.isfinite(x)) or x < 0 or (positive and x == 0):
+    if (not isinstance(x, numbers.Integral) and not math.isfinite(x)) or x < 0 or (positive and x == 0):
         fail(name, accepted, x)
     low, high = _range(dtype, positive)
     if not low <= x <= high:
@@ -135,7 +136,8 @@ def _range(dtype: torch.dtype, positive: bool) -> tuple[float, float]:
 
 def count(name: str, x: Any, least: int, also: str = "") -> int:
     accepted = f"an integer >= {least}{also}"
-    if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
+    whole = isinstance(x, (numbers.Integral, torch.SymInt)) and not isinstance(x, bool)
+    if not whole:
         fail(name, accepted, x, TypeError)
     if x < least:
         fail(name, accepted, x)

@@ -34,6 +34,7 @@ class Rule(NamedTuple):
         checks.one_of("solver", self.solver, SOLVERS)
         checks.one_of("formulation", self.formulation, FORMULATIONS)
         checks.one_of("impl", self.impl, IMPLEMENTATIONS)
+        _present(self.impl)
         checks.one_of("readout", self.readout, READOUTS)
         if self.readout == "authors" and self.formulation != "paper":
             raise ValueError(
@@ -71,21 +72,24 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     checks.tensor("X", X, "a tensor")
     checks.one_of("solver", solver, SOLVERS)
     checks.one_of("impl", impl, IMPLEMENTATIONS)
-    if impl == "auto":
-        return "reference"
-    missing = available()[impl]
+    _present(impl)
+    return "reference" if impl == "auto" else impl
+
+
+def _present(impl: str) -> None:
+    missing = available().get(impl, "")
     if missing:
         raise ValueError(f"impl: {impl!r} cannot be used: {missing}; use impl='auto' or 'reference'")
-    return impl
 
 
 def log_plan(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
     resolve_impl(X, rule.solver, rule.impl)
     if rule.converged:
         quadratic = REGULARIZER[rule.solver] == "quadratic"
-        return converged.solve(
-            X, sets, log_p0, log_q0, weights, quadratic=quadratic, tol=rule.tol, max_iter=rule.max_iter
-        )
+        # Its loops end when the values say so, which no graph can hold. Not as a decorator: that would import
+        # the compiler with the package.
+        run = torch.compiler.disable(converged.solve) if torch.compiler.is_compiling() else converged.solve
+        return run(X, sets, log_p0, log_q0, weights, quadratic=quadratic, tol=rule.tol, max_iter=rule.max_iter)
     return solve(X, sets, log_p0, log_q0, weights, rule.solver, rule.formulation)
 
 

@@ -61,7 +61,7 @@ def lay_out(
 
     if dtype is None:
         dtype = torch.promote_types(X.dtype, torch.float32)
-    X = X.to(dtype)
+    X = X.to(dtype).contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
     return sets.hide(X, 0.0), sets

@@ -9,19 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks, dispatch
-from uotpool.inputs import Modules, Weight, lay_out, resolve_weights, uniform_p0, uniform_q0, weight
+from uotpool.inputs import Modules, Weight, lay_out, uniform_p0, uniform_q0
 from uotpool.layout import Sets
 from uotpool.nn.priors import FeaturePrior, SamplePrior
+from uotpool.nn.weights import WeightedModule
 from uotpool.solvers import NEEDS_RHO
 from uotpool.solvers.weights import Weights
 
 Prior = str | nn.Module
 
-# Learned alpha0 and rho are divided by, and softplus reaches 0 in float32: they stay above this.
-FLOOR = {"alpha0": 1e-6, "alpha1": 0.0, "alpha2": 0.0, "rho": 1e-6}
 
-
-class UOTPooling(nn.Module):
+class UOTPooling(WeightedModule):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
 
     .. math::
@@ -76,110 +74,29 @@ class UOTPooling(nn.Module):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.dim = checks.count("dim", dim, 1)
+        checks.count("dim", dim, 1)
         checks.flag("shared", shared)
         checks.floating_dtype("dtype", dtype)
         converged = checks.converged(K, optional=False)
-        self.K: Any = K
-        self.shared = shared
-        self.rule = dispatch.Rule(solver, formulation, converged, tol, max_iter, impl, readout)
-        self.rule.validate()
+        rule = dispatch.Rule(solver, formulation, converged, tol, max_iter, impl, readout)
+        rule.validate()
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if solver in NEEDS_RHO and not converged:
             given["rho"] = rho
         elif rho is not None:
             checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
-        if init is not None and not isinstance(init, Mapping):
-            checks.fail("init", "a mapping from names of weights to values", init, TypeError)
-        self._names = tuple(given)
-        self._register_weights(given, dict(init or {}), device, dtype)
+        super().__init__(solver, K, shared, given, init, device, dtype)
+        self.dim = int(dim)
+        self.rule = rule
         self.p0 = _prior("p0", p0, dim, lambda: FeaturePrior(dim, device=device, dtype=dtype))
         self.q0 = _prior("q0", q0, dim, lambda: SamplePrior(dim, device=device, dtype=dtype))
 
-    def _register_weights(
-        self,
-        given: Mapping[str, Weight | None],
-        init: Mapping[str, Weight],
-        device: torch.device | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
-        # weight has to be a number there too, as the layer follows the dtype of X.
-        numbers: dict[str, Any] = {name: 1.0 if value is None else value for name, value in given.items()}
-        like = torch.empty(0, dtype=torch.float32)
-        resolve_weights(like, self.rule.solver, self.K, **{"rho": None} | numbers)
-        learned = [name for name in self._names if given[name] is None and self.K != 0]
-        for name in init:
-            if name not in learned:
-                raise ValueError(f"init: expected names among the learned weights {learned}, got {name!r}")
-        length = 1 if self.shared or self.K in ("converged", 0) else self.K
-        self._init = {name: self._inverse(name, value, length) for name, value in init.items()}
-        for name, value in given.items():
-            if name in learned:
-                self.register_parameter(
-                    f"raw_{name}", nn.Parameter(torch.empty(length, device=device, dtype=dtype))
-                )
-            elif value is not None:
-                self.register_buffer(
-                    name, torch.as_tensor(value, dtype=torch.float64, device=device).detach().clone()
-                )
-        self.reset_parameters()
-
-    @staticmethod
-    def _inverse(name: str, value: Weight, length: int) -> Tensor:
-        """Parameter values whose weight is `value`."""
-        argument = f"init[{name!r}]"
-        like = torch.empty(0, dtype=torch.float64, device="cpu")
-        target = weight(argument, value, like, positive=True).detach()
-        if target.dim() == 1 and target.shape[0] not in (1, length):
-            checks.fail(argument, "one number" if length == 1 else f"a number or {length} numbers", value)
-        if bool((target < FLOOR[name]).any()):
-            checks.fail(argument, f"values >= {FLOOR[name]}, the least that a learned {name} can be", value)
-        above = (target - FLOOR[name]).clamp_min(1e-12)
-        return above + torch.log(-torch.expm1(-above))  # softplus^-1, for large values too
-
     def reset_parameters(self) -> None:
         """Draw the learned weights (softplus(0.1 randn) or `init`) and the priors anew."""
-        with torch.no_grad():
-            for name in self._names:
-                raw = getattr(self, f"raw_{name}", None)
-                if raw is None:
-                    continue
-                if name in self._init:
-                    raw.copy_(self._init[name].expand(raw.shape))
-                else:
-                    raw.normal_(0.0, 0.1)
-        for prior in (getattr(self, "p0", None), getattr(self, "q0", None)):
+        self._draw()
+        for prior in (self.p0, self.q0):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
                 prior.reset_parameters()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> UOTPooling:
-        """`.to()`, `.half()` and the like move the fixed weights but leave their precision.
-
-        1e10 is infinite in float16, and 0.1 in float32 is another number.
-        """
-        fixed = {name: self._buffers.pop(name) for name in self._names if name in self._buffers}
-        super()._apply(fn, recurse)
-        for name, value in fixed.items():
-            assert value is not None
-            device = fn(torch.empty(0, device=value.device)).device
-            no_double = device.type == "mps"
-            self.register_buffer(name, value.to(device, torch.float32 if no_double else torch.float64))
-        return self
-
-    def weights(self) -> Weights:
-        """The weights in force, (K,) each (one value for K="converged"), in at least float32."""
-        length = 1 if self.K == "converged" else self.K
-        return Weights(**{name: self._weight(name).expand(length) for name in self._names})
-
-    def _weight(self, name: str) -> Tensor:
-        raw: Tensor | None = getattr(self, f"raw_{name}", None)
-        if raw is not None:
-            raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-            return nn.functional.softplus(raw) + FLOOR[name]
-        fixed: Tensor | None = getattr(self, name, None)
-        return torch.ones(()) if fixed is None else fixed  # none at K = 0: no module reads it
 
     def _prepare(
         self, X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, mask: Tensor | None
@@ -236,7 +153,7 @@ class UOTPooling(nn.Module):
         if self.rule.formulation == "paper":
             # The published output does not see the last module's weights, nor any alpha1 and alpha2 of Bregman
             # ADMM. This keeps them in the graph, with gradient 0, so that DDP does not wait for them.
-            y = y + 0.0 * sum(getattr(self, f"raw_{n}").sum() for n in self._names if hasattr(self, f"raw_{n}"))
+            y = y + 0.0 * sum(raw.sum() for raw in self.raw_weights().values())
         return y.to(X.dtype)
 
     def plan(
@@ -278,7 +195,7 @@ class UOTPooling(nn.Module):
 
     @classmethod
     def _preset(cls, dim: int, kwargs: dict[str, Any], rho: float, **settings: Any) -> UOTPooling:
-        if kwargs.get("solver") in NEEDS_RHO:
+        if kwargs.get("solver") in NEEDS_RHO and kwargs.get("K") != "converged":
             settings |= {"K": 4, "rho": rho}
         return cls(dim, **settings | kwargs)
 
@@ -322,7 +239,7 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     raw: dict[int, nn.Parameter] = {}
     for layer in module.modules():
         if isinstance(layer, UOTPooling):
-            raw |= {id(p): p for n, p in layer.named_parameters(recurse=False) if n.startswith("raw_")}
+            raw |= {id(p): p for p in layer.raw_weights().values()}
     rest: Iterable[nn.Parameter] = [p for p in module.parameters() if id(p) not in raw]
     return [
         {"params": rest, "weight_decay": weight_decay},

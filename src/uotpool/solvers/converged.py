@@ -46,7 +46,6 @@ class ConvergenceWarning(RuntimeWarning):
     """`K="converged"` stopped at `max_iter` with a gap above `tol`."""
 
 
-@torch.compiler.disable
 def solve(
     X: Tensor,
     sets: Sets,
@@ -69,7 +68,7 @@ def solve(
             message = (
                 f"stopped after max_iter={max_iter} with a duality gap of {worst:.1e}, above tol={tol:.1e}"
             )
-            warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=6)
+            warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=5)
         curvature = Curvature(problem, u, v)
     if torch.is_grad_enabled():
         gu, gv = problem.gradient(u, v)

@@ -1,0 +1,121 @@
+"""The weights of a layer: learned through softplus, or fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import checks
+from uotpool.inputs import Modules, Weight, resolve_weights, weight
+from uotpool.solvers.weights import Weights
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Learned alpha0 and rho are divided by, and softplus reaches 0 in float32: they stay above this.
+FLOOR = {"alpha0": 1e-6, "alpha1": 0.0, "alpha2": 0.0, "rho": 1e-6}
+
+
+class WeightedModule(nn.Module):
+    """A module with weights alpha0, ...: a parameter `raw_alpha0` if learned, a buffer `alpha0` if fixed.
+
+    Args:
+        solver: whose weights; `given` has the names.
+        K: number of modules, or "converged".
+        shared: one value of each learned weight for all modules.
+        given: None (learned) or the value (fixed) of each weight.
+        init: initial values of learned weights; softplus(0.1 randn) for the others.
+        device: of parameters and buffers.
+        dtype: of the parameters. Buffers are float64, whatever the layer is converted to.
+    """
+
+    def __init__(
+        self,
+        solver: str,
+        K: Modules,
+        shared: bool,
+        given: Mapping[str, Weight | None],
+        init: Mapping[str, Weight] | None,
+        device: torch.device | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.K: Any = K if K is None or isinstance(K, str) else int(K)
+        self.shared = shared
+        self._names = tuple(given)
+        # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
+        # weight has to be a number there too, as the layer follows the dtype of X.
+        numbers: dict[str, Any] = {name: 1.0 if value is None else value for name, value in given.items()}
+        resolve_weights(torch.empty(0, dtype=torch.float32), solver, K, **{"rho": None} | numbers)
+        if init is not None and not isinstance(init, Mapping):
+            checks.fail("init", "a mapping from names of weights to values", init, TypeError)
+        learned = [name for name in given if given[name] is None and K != 0]
+        for name in init or {}:
+            if name not in learned:
+                raise ValueError(f"init: expected names among the learned weights {learned}, got {name!r}")
+        modules: Any = self.K
+        length = 1 if shared or modules in ("converged", 0) else modules
+        self._init = {name: _inverse(name, value, length) for name, value in (init or {}).items()}
+        for name, value in given.items():
+            if name in learned:
+                raw = nn.Parameter(torch.empty(length, device=device, dtype=dtype))
+                self.register_parameter(f"raw_{name}", raw)
+            elif value is not None:
+                fixed = torch.as_tensor(value, dtype=torch.float64, device=device).detach().clone()
+                self.register_buffer(name, fixed)
+        self._draw()
+
+    def _draw(self) -> None:
+        with torch.no_grad():
+            for name, raw in self.raw_weights().items():
+                if name in self._init:
+                    raw.copy_(self._init[name].expand(raw.shape))
+                else:
+                    raw.normal_(0.0, 0.1)
+
+    def raw_weights(self) -> dict[str, nn.Parameter]:
+        """The parameters behind the learned weights."""
+        return {n: self._parameters[f"raw_{n}"] for n in self._names if f"raw_{n}" in self._parameters}  # type: ignore[misc]
+
+    def weights(self) -> Weights:
+        """The weights in force, (K,) each (one value for K="converged"), in at least float32."""
+        length = 1 if self.K == "converged" else self.K
+        return Weights(**{name: self._weight(name).expand(length) for name in self._names})
+
+    def _weight(self, name: str) -> Tensor:
+        raw = self.raw_weights().get(name)
+        if raw is not None:
+            value = raw.to(torch.promote_types(raw.dtype, torch.float32))
+            return nn.functional.softplus(value) + FLOOR[name]
+        fixed = self._buffers.get(name)
+        return torch.ones(()) if fixed is None else fixed  # none at K = 0: no module reads it
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """`.to()`, `.half()` and the like move the fixed weights but leave their precision.
+
+        1e10 is infinite in float16, and 0.1 in float32 is another number.
+        """
+        fixed = {name: self._buffers.pop(name) for name in self._names if name in self._buffers}
+        super()._apply(fn, recurse)
+        for name, value in fixed.items():
+            assert value is not None
+            device = fn(torch.empty(0, device=value.device)).device
+            no_double = device.type == "mps"
+            self.register_buffer(name, value.to(device, torch.float32 if no_double else torch.float64))
+        return self
+
+
+def _inverse(name: str, value: Weight, length: int) -> Tensor:
+    """Parameter values whose weight is `value`."""
+    argument = f"init[{name!r}]"
+    like = torch.empty(0, dtype=torch.float64, device="cpu")
+    target = weight(argument, value, like, positive=True).detach()
+    if target.dim() == 1 and target.shape[0] not in (1, length):
+        checks.fail(argument, "one number" if length == 1 else f"a number or {length} numbers", value)
+    if bool((target < FLOOR[name]).any()):
+        checks.fail(argument, f"values >= {FLOOR[name]}, the least that a learned {name} can be", value)
+    above = (target - FLOOR[name]).clamp_min(1e-12)
+    return above + torch.log(-torch.expm1(-above))  # softplus^-1, for large values too

@@ -1,0 +1,103 @@
+"""Distributed data parallel: every parameter takes part, and the gradients are those of one process."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests import tolerances as tol
+from tests.cases import FORMULATIONS, SOLVERS
+from uotpool import UOTPooling
+
+WORLD = 2
+STEPS = 2
+D = 3
+SETTINGS: list[dict[str, Any]] = [
+    {"solver": solver, "formulation": formulation, "K": K, "p0": "learned", "q0": "learned"}
+    for solver in SOLVERS
+    for formulation in FORMULATIONS
+    for K in (1, 2, 4)
+]
+SETTINGS += [{"solver": solver, "K": "converged", "p0": "learned", "q0": "learned"} for solver in SOLVERS]
+SETTINGS += [{"alpha0": 0.1, "K": 2, "shared": True}]  # with a buffer, that DDP sends around
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch has no gloo backend")
+
+
+class Model(nn.Module):
+    def __init__(self, settings: dict[str, Any], seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.before = nn.Linear(4, D)
+        self.pool = UOTPooling(D, **settings)
+        self.after = nn.Linear(D, 2)
+
+    def forward(self, X: Tensor, mask: Tensor) -> Tensor:
+        return self.after(self.pool(self.before(X), mask=mask))
+
+
+def train(model: nn.Module, X: Tensor, mask: Tensor) -> list[list[Tensor]]:
+    """Gradients of each step, and the parameters in the end."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    results = []
+    for k in range(STEPS):
+        optimiser.zero_grad()
+        model(X[k], mask[k]).square().mean().backward()
+        results.append([torch.zeros(()) if p.grad is None else p.grad.clone() for p in model.parameters()])
+        optimiser.step()
+    return [*results, [p.detach().clone() for p in model.parameters()]]
+
+
+def batches() -> tuple[Tensor, Tensor]:
+    """For each step a batch of 2 sets a process, one of them empty."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(STEPS, 2 * WORLD, 5, 4, generator=g, dtype=torch.float64)
+    mask = torch.rand(STEPS, 2 * WORLD, 5, generator=g) < 0.7
+    mask[:, 1] = False
+    return X, mask
+
+
+def process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD
+    )
+    X, mask = (t[:, 2 * rank : 2 * rank + 2] for t in batches())
+    results = []
+    for settings in SETTINGS:
+        model = DistributedDataParallel(Model(settings, seed=rank).double())  # rank 0 gives all its weights
+        results.append(train(model, X, mask))
+    torch.save(results, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("ddp"))
+    torch.multiprocessing.spawn(process, (folder,), nprocs=WORLD)
+    return [torch.load(f"{folder}/{rank}.pt") for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("case", range(len(SETTINGS)), ids=[" ".join(map(str, s.values())) for s in SETTINGS])
+def test_two_processes_train_like_one(ranks, case):
+    """Without `find_unused_parameters`: a parameter that is not in the graph would raise in the second step."""
+    first, second = (results[case] for results in ranks)
+    for a, b in zip(first, second, strict=True):
+        assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+    model = Model(SETTINGS[case], seed=0).double()
+    start = copy.deepcopy(model)
+    alone = train(model, *batches())
+    for a, b in zip(first, alone, strict=True):
+        for p, q in zip(a, b, strict=True):
+            torch.testing.assert_close(p, q, rtol=tol.F64, atol=tol.F64)
+    changed = [not torch.equal(p, q) for p, q in zip(start.parameters(), first[-1], strict=True)]
+    names = [name for name, _ in start.named_parameters()]
+    assert all(c for c, name in zip(changed, names, strict=True) if not name.startswith("pool.raw_"))
+    if SETTINGS[case].get("formulation") != "paper":
+        assert all(changed)

@@ -1,0 +1,180 @@
+"""UOT pooling as an aggregation of PyTorch Geometric: readout and message passing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests import tolerances as tol
+from tests.cases import FORMULATIONS, SOLVERS
+from uotpool import UOTPooling
+
+pytest.importorskip("torch_geometric")
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import MessagePassing, SAGEConv, aggr
+from torch_geometric.nn.models import GIN
+
+from uotpool.pyg import UOTAggregation
+
+D = 4
+# Node 3 gets no message, and node 4 neither sends nor gets one.
+EDGES = torch.tensor([[0, 1, 2, 3, 0, 2, 3], [1, 0, 0, 0, 2, 1, 2]])
+NODES = 5
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=tol.F64, atol=tol.F64)
+
+
+def pair(**kwargs):
+    """An aggregation and a layer with the same parameters, in float64."""
+    aggregation, layer = UOTAggregation(D, **kwargs).double(), UOTPooling(D, **kwargs).double()
+    aggregation.pool.load_state_dict(layer.state_dict())
+    return aggregation, layer
+
+
+def randn(*size, seed=0):
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_readout_equals_the_layer(solver, formulation):
+    """By index in any order, by ptr, by both, with trailing empty graphs, and for one graph."""
+    aggregation, layer = pair(solver=solver, formulation=formulation, p0="learned", q0="learned")
+    x, index, ptr = randn(9, D), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3, 3]), torch.tensor([0, 3, 3, 5, 9])
+    y = layer(x, ptr=ptr)
+    assert (y[1] == 0).all()
+    assert torch.equal(aggregation(x, index), y)
+    assert torch.equal(aggregation(x, ptr=ptr), y)
+    assert torch.equal(aggregation(x, index, ptr=ptr), y)
+    assert torch.equal(aggregation(x, index, ptr=ptr, dim_size=4), y)
+    assert torch.equal(aggregation(x, index, dim=0), y)
+    longer = aggregation(x, index, dim_size=6)
+    assert torch.equal(longer[:4], y)
+    assert (longer[4:] == 0).all()
+    order = torch.tensor([8, 3, 0, 5, 7, 1, 4, 2, 6])
+    close(aggregation(x[order], index[order], dim_size=4), y)
+    close(aggregation(x), layer(x[None]))
+
+
+class Mean(MessagePassing):
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_message_passing(solver):
+    """A node gets the pooling of its neighbours; without messages it gets zeros."""
+    aggregation, layer = pair(solver=solver)
+    x = randn(NODES, D).requires_grad_()
+    y = Mean(aggr=aggregation)(x, EDGES)
+    for node in range(3):
+        neighbours = EDGES[0, EDGES[1] == node]
+        close(y[node], layer(x[neighbours][None])[0])
+    assert (y[3:] == 0).all()
+    (dx,) = torch.autograd.grad(y.square().sum(), x)
+    assert (dx[:4] != 0).all()
+    assert (dx[4] == 0).all()
+
+
+def test_message_passing_without_edges():
+    conv = Mean(aggr=UOTAggregation(D).double())
+    assert torch.equal(conv(randn(NODES, D), EDGES[:, :0]), torch.zeros(NODES, D, dtype=torch.float64))
+
+
+def test_as_the_mean_aggregation_of_a_stock_convolution():
+    """With the weights of mean pooling, `SAGEConv` gives what its own mean aggregation gives."""
+    mean = {"K": 1, "alpha0": 1e12, "alpha1": 1e12, "alpha2": 1e12}
+    ours, stock = SAGEConv(D, 6, aggr=UOTAggregation(D, **mean)).double(), SAGEConv(D, 6, aggr="mean").double()
+    ours.load_state_dict(stock.state_dict(), strict=False)
+    x = randn(NODES, D)
+    torch.testing.assert_close(ours(x, EDGES), stock(x, EDGES), rtol=tol.LIMIT_F64, atol=tol.LIMIT_F64)
+
+
+def test_gradients_through_a_stock_convolution():
+    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", q0="learned")).double()
+    x = randn(NODES, D).requires_grad_()
+    conv(x, EDGES).square().sum().backward()
+    gradients = {name: p.grad for name, p in conv.named_parameters()}
+    assert sum("aggr_module.pool" in name for name in gradients) == 6
+    assert all(g is not None and g.isfinite().all() and g.abs().max() > 0 for g in gradients.values())
+    assert x.grad is not None
+    assert (x.grad != 0).all()
+
+
+def test_one_of_several_aggregations():
+    """`aggr.MultiAggregation` puts it beside stock ones, `aggr="mean"` among them."""
+    aggregation, layer = pair()
+    x, index = randn(6, D), torch.tensor([2, 0, 0, 2, 2, 0])
+    both = aggr.MultiAggregation([aggregation, "mean"])(x, index, dim_size=3)
+    close(both[:, :D], layer(x, index, dim_size=3))
+    close(both[:, D:], aggr.MeanAggregation()(x, index, dim_size=3))
+
+
+class Classifier(nn.Module):
+    """A stock GNN with a UOT readout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gnn = GIN(3, hidden_channels=D, num_layers=2)
+        self.readout = UOTAggregation(D, solver="badmm-e", K=2, q0="learned")
+        self.head = nn.Linear(D, 2)
+
+    def forward(self, data):
+        h = self.gnn(data.x, data.edge_index)
+        return self.head(self.readout(h, data.batch, ptr=data.ptr, dim_size=data.num_graphs))
+
+
+def test_stock_model_on_a_batch():
+    """Graphs in a batch get what they get alone, and training moves every parameter."""
+    model = Classifier().double()
+    graphs = [Data(randn(n, 3, seed=n), EDGES[:, (EDGES < n).all(0)], y=n % 2) for n in (2, 5, 3)]
+    batch = Batch.from_data_list(graphs)
+    y = model(batch)
+    for i, graph in enumerate(graphs):
+        close(y[i : i + 1], model(Batch.from_data_list([graph])))
+    before = [p.detach().clone() for p in model.readout.parameters()]
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    nn.functional.cross_entropy(y, batch.y).backward()
+    optimiser.step()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert all(not torch.equal(p, q) for p, q in zip(before, model.readout.parameters(), strict=True))
+
+
+def test_wrong_dimensions_are_named():
+    aggregation = UOTAggregation(D)
+    with pytest.raises(
+        ValueError, match=r"x: expected a tensor \(nodes, features\), got .* of shape \(2, 5, 4\)"
+    ):
+        aggregation(torch.zeros(2, 5, D), torch.zeros(5, dtype=torch.int64))
+    with pytest.raises(ValueError, match="dim: expected 0 or -2"):
+        aggregation(torch.zeros(5, D), torch.zeros(D, dtype=torch.int64), dim=-1)
+    with pytest.raises(ValueError, match=r"X: expected 4 features .* \(5, 3\)"):
+        aggregation(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64))
+    with pytest.raises(ValueError, match="index: expected values"):
+        aggregation(torch.zeros(5, D), torch.tensor([0, 0, 1, 2, 3]), dim_size=2)
+
+
+def test_reset_parameters():
+    """A convolution resets its aggregation with itself."""
+    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", init={"alpha0": 0.25}))
+    pool = conv.aggr_module.pool
+    with torch.no_grad():
+        for p in pool.parameters():
+            p.fill_(9.0)
+    torch.manual_seed(3)
+    conv.reset_parameters()
+    assert all((p != 9.0).all() for p in pool.parameters())
+    torch.testing.assert_close(pool.weights().alpha0, torch.full((4,), 0.25), rtol=tol.INIT, atol=0.0)
+    drawn = [p.detach().clone() for p in pool.parameters()]
+    torch.manual_seed(3)
+    conv.reset_parameters()
+    assert all(torch.equal(p, q) for p, q in zip(pool.parameters(), drawn, strict=True))
+
+
+def test_repr():
+    aggregation = UOTAggregation(D, solver="badmm-q", K=2, alpha0=0.5, q0="learned")
+    assert repr(aggregation) == "UOTAggregation(4, solver='badmm-q', K=2, alpha0=0.5, p0='uniform')"
+    assert "aggr=UOTAggregation(4, solver='sinkhorn', K=4" in repr(SAGEConv(D, 6, aggr=UOTAggregation(D)))
