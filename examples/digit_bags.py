@@ -70,12 +70,10 @@ def draw_bags(ids: Tensor, target: int, count: int, generator: torch.Generator) 
 
 def make_bags(target: int, count: int, seed: int) -> tuple[Bags, Bags]:
     """Bags to train on and bags to test on, of different images."""
-    train_ids, test_ids = train_test_split(
-        range(len(DIGITS)), test_size=0.4, stratify=DIGITS, random_state=seed
-    )
+    parts = train_test_split(range(len(DIGITS)), test_size=0.4, stratify=DIGITS, random_state=seed)
     generator = torch.Generator().manual_seed(seed)
-    train_bags = draw_bags(torch.tensor(train_ids), target, count, generator)
-    return train_bags, draw_bags(torch.tensor(test_ids), target, count, generator)
+    train_bags, test_bags = (draw_bags(torch.tensor(ids), target, count, generator) for ids in parts)
+    return train_bags, test_bags
 
 
 def sum_bags(x: Tensor, index: Tensor, dim_size: int) -> Tensor:
@@ -161,9 +159,8 @@ class Result(NamedTuple):
     seconds: float
 
 
-def run(
-    name: str, train_bags: Bags, test_bags: Bags, epochs: int, seed: int, tick: Callable[[], None]
-) -> Result:
+def run(name: str, bags: tuple[Bags, Bags], epochs: int, seed: int, tick: Callable[[], None]) -> Result:
+    train_bags, test_bags = bags
     torch.manual_seed(seed)  # the initial weights
     start = time.perf_counter()
     model = BagClassifier(POOLINGS[name])
@@ -173,7 +170,7 @@ def run(
 
 def make_table(results: dict[str, list[Result]], target: int) -> Table:
     table = Table("pooling", title=f"Is there a {target} in the bag?")
-    for column in ("test accuracy %", "divergence nats", "parameters", "seconds a run"):
+    for column in ("test\naccuracy %", "divergence\nnats", "pooling\nparameters", "seconds\na run"):
         table.add_column(column, justify="right")
     for name, runs in results.items():
         accuracy = [100 * r.accuracy for r in runs]
@@ -202,7 +199,7 @@ def draw_plans(models: dict[str, BagClassifier], bag: Tensor, target: int) -> Fi
     for panel, (name, model) in zip(panels[1:], models.items(), strict=True):
         assert isinstance(model.pool, UOTPooling)
         plan = model.pool.plan(model.backbone(IMAGES[bag]))  # rows without an index are one set
-        vote, order = model.head.weight[0].sort()
+        vote, order = model.head.weight[0].sort()  # the weight of a feature in the logit
         share = (plan / plan.sum(0))[:, order].T
         heats.append(panel.imshow(share.numpy(), cmap="viridis", aspect="auto", origin="lower"))
         against = int((vote < 0).sum())
@@ -215,9 +212,8 @@ def draw_plans(models: dict[str, BagClassifier], bag: Tensor, target: int) -> Fi
         panel.tick_params(length=0)
         for n in (DIGITS[bag] == target).nonzero().flatten().tolist():
             panel.axvspan(n - 0.5, n + 0.5, fill=False, edgecolor="tab:orange", linewidth=2.5, clip_on=False)
-    panels[-1].set(
-        xlabel="samples n (the digit they show)", xticks=range(size), xticklabels=DIGITS[bag].tolist()
-    )
+    panels[-1].set_xticks(range(size), [str(digit) for digit in DIGITS[bag].tolist()])
+    panels[-1].set_xlabel("samples n (the digit they show)")
     norm = Normalize(0, max(heat.get_array().max() for heat in heats))
     for heat in heats:
         heat.set_norm(norm)  # one scale, so that the panels can be compared
@@ -237,43 +233,36 @@ def main(argv: list[str] | None = None) -> dict[str, list[Result]]:
     parser = argparse.ArgumentParser(description="Poolings compared on bags of handwritten digits.")
     parser.add_argument("--seeds", type=at_least_one, default=5, help="runs of each pooling (%(default)s)")
     parser.add_argument("--epochs", type=at_least_one, default=30, help="epochs of a run (%(default)s)")
-    parser.add_argument(
-        "--bags", type=at_least_one, default=500, help="bags to train and to test on (%(default)s)"
-    )
+    parser.add_argument("--bags", type=at_least_one, default=500, help="bags of each part (%(default)s)")
     parser.add_argument("--digit", type=int, choices=range(10), default=9, help="digit to find (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the picture (%(default)s)")
     args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
 
     torch.set_num_threads(1)  # the tensors are small: more threads cost more than they bring
     uotpool.check(True)  # a NaN in the features is an error at once
-    parts = [make_bags(args.digit, args.bags, seed) for seed in range(args.seeds)]
+    all_bags = [make_bags(args.digit, args.bags, seed) for seed in range(args.seeds)]
     results: dict[str, list[Result]] = {name: [] for name in POOLINGS}
     console = Console()
     columns = (TextColumn("{task.description:20}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=args.seeds * len(POOLINGS) * args.epochs)
-        for seed, (train_bags, test_bags) in enumerate(parts):
+        tick = partial(progress.advance, task)
+        for seed, bags in enumerate(all_bags):
             for name, runs in results.items():
                 progress.update(task, description=f"seed {seed}, {name}")
-                runs.append(
-                    run(name, train_bags, test_bags, args.epochs, seed, partial(progress.advance, task))
-                )
+                runs.append(run(name, bags, args.epochs, seed, tick))
     console.print(make_table(results, args.digit))
-    log_n = statistics.mean(math.log(len(bag)) for _, test_bags in parts for bag in test_bags.members)
-    console.print(f"Accuracy: mean ± standard deviation over {args.seeds} seeds.")
+    log_n = statistics.mean(math.log(len(bag)) for _, test_bags in all_bags for bag in test_bags.members)
+    console.print("Accuracy: mean ± standard deviation over the seeds.")
     console.print(f"Divergence of p(n|d) from uniform: 0 is mean pooling, {log_n:.2f} (log N) max pooling.")
 
+    models = {name: runs[0].model for name, runs in results.items() if name.startswith("UOT")}
+    bag = max(all_bags[0][1].members[::2], key=len)  # the first of the largest positive bags
     picture = args.out / "digit_bags_plans.png"
-    args.out.mkdir(parents=True, exist_ok=True)
-    models = {
-        name: runs[0].model for name, runs in results.items() if isinstance(runs[0].model.pool, UOTPooling)
-    }
-    bag = max(parts[0][1].members[::2], key=len)  # the first of the largest positive bags
     draw_plans(models, bag, args.digit).savefig(picture)
     console.print(f"Plans of one test bag: {picture}", soft_wrap=True)
-    console.print(
-        "Next: README.md, the code of this in examples/, or `python -m uotpool info`.", soft_wrap=True
-    )
+    console.print("Next: README.md, the code of this in examples/, or `python -m uotpool info`.")
     return results
 
 

@@ -18,6 +18,7 @@ def accuracies(results):
 @pytest.fixture
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")  # rich wraps lines at the width of the terminal
 
 
 @pytest.mark.usefixtures("_here")
