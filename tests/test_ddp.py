@@ -78,30 +78,25 @@ def process(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("ddp"))
-    torch.multiprocessing.spawn(process, (folder,), nprocs=WORLD)
-    return [torch.load(f"{folder}/{rank}.pt") for rank in range(WORLD)]
+def test_two_processes_train_like_one(tmp_path):
+    """Without `find_unused_parameters`: a parameter that is not in the graph would raise in the second step.
 
+    One test for all settings, since it takes seconds to start processes.
+    """
+    torch.multiprocessing.spawn(process, (str(tmp_path),), nprocs=WORLD)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]
+    for settings, first, second in zip(SETTINGS, *ranks, strict=True):
+        for a, b in zip(first, second, strict=True):
+            assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True)), settings
 
-@pytest.mark.parametrize("case", range(len(SETTINGS)), ids=[" ".join(map(str, s.values())) for s in SETTINGS])
-def test_two_processes_train_like_one(ranks, case):
-    """Without `find_unused_parameters`: a parameter that is not in the graph would raise in the second step."""
-    first, second = (results[case] for results in ranks)
-    for a, b in zip(first, second, strict=True):
-        assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
-
-    model = Model(SETTINGS[case], seed=0).double()
-    start = copy.deepcopy(model)
-    alone = train(model, *batches())
-    for a, b in zip(first, alone, strict=True):
-        for p, q in zip(a, b, strict=True):
-            torch.testing.assert_close(p, q, rtol=tol.F64, atol=tol.F64)
-    still = [
-        name for (name, p), q in zip(start.named_parameters(), first[-1], strict=True) if torch.equal(p, q)
-    ]
-    if SETTINGS[case].get("formulation") == "paper":  # not all of its parameters have an effect
-        assert all(name.startswith("pool.") for name in still)
-    else:
-        assert still == []
+        model = Model(settings, seed=0).double()
+        start = copy.deepcopy(model)
+        for a, b in zip(first, train(model, *batches()), strict=True):
+            for p, q in zip(a, b, strict=True):
+                assert torch.allclose(p, q, rtol=tol.F64, atol=tol.F64), settings
+        named = zip(start.named_parameters(), first[-1], strict=True)
+        still = [name for (name, p), q in named if torch.equal(p, q)]
+        if settings.get("formulation") == "paper":  # not all of its parameters have an effect
+            assert all(name.startswith("pool.") for name in still), settings
+        else:
+            assert still == [], settings

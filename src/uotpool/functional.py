@@ -192,7 +192,8 @@ def plan_stats(
         feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
         sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
         divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log N is
-            max pooling (one sample for each feature).
+            max pooling (one sample for each feature). Features that are constant in a set count too, though
+            how they are weighed changes nothing.
     """
     P, sets = lay_out(P, index, ptr, dim_size, mask, torch.float64, name="P")
     if checks.values_checked(P):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets, logsumexp_d
+from uotpool.layout import Sets
 from uotpool.solvers.weights import Weights
 
 
@@ -13,13 +13,14 @@ def smax_n(sets: Sets, Y: Tensor, alpha0: Tensor) -> Tensor:
     """Smooth maximum alpha0 log sum_n exp(Y / alpha0), in the units of Y."""
     # Differences are taken before the division: at alpha0 = 1e-5 this keeps the digits of Y.
     m = sets.max_n(Y.detach())
-    return m + alpha0 * sets.logsumexp_n((Y - sets.spread(m)) / alpha0)
+    E = sets.hide((Y - sets.spread(m)) / alpha0, -torch.inf).exp()
+    return m + alpha0 * sets.sum_n(E).clamp_min(1.0).log()  # the sum is >= 1 but for an empty set
 
 
 def smax_d(Y: Tensor, alpha0: Tensor) -> Tensor:
     """Smooth maximum alpha0 log sum_d exp(Y / alpha0), in the units of Y."""
     m = Y.detach().amax(-1, keepdim=True)
-    return m + alpha0 * logsumexp_d((Y - m) / alpha0)
+    return m + alpha0 * ((Y - m) / alpha0).exp().sum(-1, keepdim=True).log()
 
 
 def sweep(
