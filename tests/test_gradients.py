@@ -70,6 +70,31 @@ def test_gradcheck_of_the_optimum(solver, weights):
     assert gradcheck(pool, (*leaves(1, 5, 3), *alphas), eps=1e-5, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("solver", "weights"),
+    [
+        ("sinkhorn", (0.5, 1.0, 0.0)),
+        ("sinkhorn", (0.5, 0.0, 1.0)),
+        ("sinkhorn", (0.5, 0.0, 0.0)),
+        ("badmm-q", (0.5, 1.0, 0.0)),  # alpha1 = 0 empties features here, and there is no derivative
+    ],
+)
+def test_gradient_of_the_optimum_by_a_weight_of_zero(solver, weights):
+    """One-sided: the weight cannot be negative."""
+    X, p0, q0 = problem(2, 6, 4)
+    how = {"p0": p0, "q0": q0, "solver": solver, "K": "converged", "tol": 1e-14}
+    for i in (1, 2):
+        if weights[i]:
+            continue
+        alphas = [torch.tensor(a, dtype=torch.float64) for a in weights]
+        alphas[i].requires_grad_()
+        y = uot_pool(X, *alphas, **how)
+        (implicit,) = torch.autograd.grad(y.square().sum(), alphas[i])
+        ahead = [(1e-6 if j == i else a) for j, a in enumerate(weights)]
+        finite = (uot_pool(X, *ahead, **how).square().sum() - y.detach().square().sum()) / 1e-6
+        assert torch.allclose(implicit, finite, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e"])
 def test_implicit_gradient_equals_unrolled(solver):
     weights = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (0.4, 1.2, 0.8)]

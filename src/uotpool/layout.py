@@ -75,6 +75,10 @@ class Sets(ABC):
         """Sum over the samples of each set."""
         return self._sum(self.hide(Y, 0.0))
 
+    def sum_all(self, Y: Tensor) -> Tensor:
+        """Sum over all entries of each set."""
+        return self.sum_n(Y.sum(-1, keepdim=True))
+
     def max_n(self, Y: Tensor) -> Tensor:
         """Maximum over the samples of each set; 0 for a set without samples."""
         m = self._max(self.hide(Y, -torch.inf))

@@ -1,34 +1,23 @@
-"""The optimum itself, and its gradient through the optimality conditions.
+"""The optimum itself, by a damped Newton method on the dual, with gradients through the optimality conditions.
 
-Both regularisers have the same dual, a smooth convex function of the two potentials (Y = X + u + v):
-
-    F(u, v) = conj(Y) + alpha1 log sum_d p0 exp(-u / alpha1) + alpha2 log sum_n q0 exp(-v / alpha2)
-
-    entropic   conj(Y) = alpha0 log sum exp(Y / alpha0)       Q = softmax(Y / alpha0)
-    quadratic  conj(Y) = max over the simplex of <Y, Q> - alpha0 |Q|^2,   Q = projection of Y / (2 alpha0)
-
-with gradient (marg_D(Q) - p_hat, marg_N(Q) - q_hat), where p_hat = softmax(log p0 - u / alpha1). The curvature
-of conj is kappa (diag(w) - w w^T / sum w), with w = Q, kappa = 1 / alpha0 (entropic) or w = [Q > 0],
-kappa = 1 / (2 alpha0) (quadratic, right almost everywhere). A damped Newton method solves it, conjugate
-gradients solve the Newton system (and the adjoint one), so nothing larger than X is ever formed and sets
-of any sizes go together.
+Conjugate gradients solve the Newton systems, and the adjoint one of the backward pass: nothing larger than X is
+formed, and sets of any sizes go together. The work is done in float64 where the device has it: the plan of a
+float32 input is easy to hold in float32, the way to it is not.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets, logsumexp_d
-from uotpool.solvers.certificate import gap
-from uotpool.solvers.simplex import project
-from uotpool.solvers.sinkhorn import log_plan, sweep
+from uotpool.layout import Sets
+from uotpool.solvers.dual import Curvature, Potentials, Problem
+from uotpool.solvers.sinkhorn import sweep
 from uotpool.solvers.weights import Weights
-
-Potentials = tuple[Tensor, Tensor]
 
 DEFAULT_TOL = {torch.float64: 1e-12, torch.float32: 1e-6}
 DEFAULT_MAX_ITER = 200
@@ -60,182 +49,60 @@ def solve(
     """log P at the optimum, differentiated implicitly; one value a weight."""
     tol = DEFAULT_TOL[X.dtype] if tol is None else tol
     max_iter = DEFAULT_MAX_ITER if max_iter is None else max_iter
-    problem = Problem(X, sets, log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0], quadratic)
+    dtype = X.dtype if X.device.type == "mps" else torch.float64
+    # A constant in X changes nothing: without it the digits of X are left to what matters.
+    centred = X - sets.spread(sets.max_n(X.detach().amax(-1, keepdim=True)))
+    inputs = (centred, log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0])
+    x, log_p, log_q, alpha0, alpha1, alpha2 = (t.to(dtype) for t in inputs)
+    problem = Problem(x, sets, log_p, log_q, alpha0, alpha1, alpha2, quadratic)
     with torch.no_grad():
         u, v, gaps = _minimise(problem, tol, max_iter)
-        worst = float(gaps.max()) if gaps.numel() else 0.0
-        if not worst <= tol:
-            message = (
-                f"stopped after max_iter={max_iter} with a duality gap of {worst:.1e}, above tol={tol:.1e}"
-            )
-            warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=5)
+        over = gaps > _least_gap(problem, tol)
+        if bool(over.any()):
+            worst = f"a duality gap of {float(gaps.max()):.1e}, above tol={tol:.1e}"
+            _warn(f"stopped after max_iter={max_iter} with {worst}")
         curvature = Curvature(problem, u, v)
+        slope_u, slope_v = problem.marginal_slopes(u, v)
     if torch.is_grad_enabled():
-        gu, gv = problem.gradient(u, v)
-        u, v = _Implicit.apply(gu, gv, u, v, curvature)
-    return problem.plan(u, v)
+        # A potential whose weight is 0 is 0 itself, but not its derivative by that weight.
+        free_u, free_v = (torch.where(a > 0, 0.0, a) for a in (alpha1, alpha2))
+        u, v = u + free_u * slope_u, v + free_v * slope_v
+        du, dv = _Implicit.apply(*problem.gradient(u, v), curvature)
+        u, v = u + du, v + dv
+    # Not a number in, not a number out: the active sets of the quadratic problem would pass over it.
+    poison = sets.sum_all(X.detach() * 0) + (log_p0.detach() * 0).sum(-1, keepdim=True)
+    poison = poison + sets.sum_n(log_q0.detach() * 0)
+    return problem.plan(u, v).to(X.dtype) + sets.spread(poison)
 
 
-class Problem(NamedTuple):
-    X: Tensor
-    sets: Sets
-    log_p0: Tensor
-    log_q0: Tensor
-    alpha0: Tensor
-    alpha1: Tensor
-    alpha2: Tensor
-    quadratic: bool
-
-    def Y(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.X + self.sets.spread(u) + v
-
-    def plan(self, u: Tensor, v: Tensor) -> Tensor:
-        """log of the plan that the potentials give."""
-        if not self.quadratic:
-            return log_plan(self.X, self.sets, u, v, self.alpha0)
-        return self._quadratic_plan(u, v)
-
-    def _quadratic_plan(self, u: Tensor, v: Tensor) -> Tensor:
-        Y = self.Y(u, v)
-        Q = project(Y / (2 * self.alpha0), self.sets)
-        # A marginal may be smaller than the rounding of Y, or zero where its weight is. It then goes to the
-        # largest entry of its row or column, where the exact plan has it: p(n|d) and the gap stay defined.
-        Y = Y.detach()
-        tiny = torch.finfo(Q.dtype).tiny
-        asked_d = torch.where(self.alpha1 > 0, self.p_hat(u), 0.0).clamp_min(tiny)
-        asked_n = torch.where(self.alpha2 > 0, self.q_hat(v), 0.0).clamp_min(tiny)
-        idle_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * asked_d
-        idle_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * asked_n
-        top_d = (Y >= self.sets.spread(self.sets.max_n(Y))).to(Q.dtype)
-        top_n = (Y >= Y.amax(-1, keepdim=True)).to(Q.dtype)
-        Q = Q + self.sets.spread(idle_d) * top_d + idle_n * top_n
-        return torch.where(Q > 0, Q.clamp_min(tiny).log(), -torch.inf)
-
-    def gap(self, log_P: Tensor) -> Tensor:
-        name = "quadratic" if self.quadratic else "entropic"
-        return gap(
-            self.X, self.sets, log_P, self.log_p0, self.log_q0, self.alpha0, self.alpha1, self.alpha2, name
-        )
-
-    def dual(self, u: Tensor, v: Tensor) -> Tensor:
-        """F(u, v) of each set, as s."""
-        Y = self.Y(u, v)
-        top = self.sets.max_n(Y.amax(-1, keepdim=True))
-        Y = Y - self.sets.spread(top)
-        if self.quadratic:
-            Q = project(Y / (2 * self.alpha0), self.sets)
-            Y = torch.where(Q > 0, Y, 0.0)
-            conj = _sum_all(Q * (Y - self.alpha0 * Q), self.sets)
-        else:
-            conj = self.alpha0 * self.sets.logsumexp_all(Y / self.alpha0)
-        prior_p = self.alpha1 * logsumexp_d(self.log_p_hat(u))
-        prior_q = self.alpha2 * self.sets.logsumexp_n(self.log_q_hat(v))
-        return top + conj + prior_p + prior_q
-
-    def log_p_hat(self, u: Tensor) -> Tensor:
-        """Unnormalised log of the feature marginal that u asks for. u = 0 where alpha1 = 0."""
-        return self.log_p0 - u / self.alpha1.clamp_min(torch.finfo(u.dtype).tiny)
-
-    def log_q_hat(self, v: Tensor) -> Tensor:
-        return self.log_q0 - v / self.alpha2.clamp_min(torch.finfo(v.dtype).tiny)
-
-    def p_hat(self, u: Tensor) -> Tensor:
-        return self.log_p_hat(u).softmax(-1)
-
-    def q_hat(self, v: Tensor) -> Tensor:
-        return self.sets.softmax_n(self.log_q_hat(v))
-
-    def Q(self, u: Tensor, v: Tensor) -> Tensor:
-        """The gradient of conj."""
-        if self.quadratic:
-            return project(self.Y(u, v) / (2 * self.alpha0), self.sets)
-        return self.sets.hide(self.plan(u, v).exp(), 0.0)
-
-    def gradient(self, u: Tensor, v: Tensor) -> Potentials:
-        """Gradient of F, 0 for a potential whose weight is 0; differentiable in X, priors and weights."""
-        Q = self.Q(u, v)
-        gu = self.sets.sum_n(Q) - self.p_hat(u)
-        gv = self.sets.hide(Q.sum(-1, keepdim=True) - self.q_hat(v), 0.0)
-        return torch.where(self.alpha1 > 0, gu, 0.0), torch.where(self.alpha2 > 0, gv, 0.0)
+def _least_gap(problem: Problem, tol: float) -> Tensor:
+    """tol, but not below the rounding of the gap of each set, as s."""
+    low = problem.sets.max_n((-problem.X).amax(-1, keepdim=True))  # the range: the maximum of X is 0
+    size = low + problem.alpha0 + problem.alpha1 + problem.alpha2
+    return (8 * torch.finfo(size.dtype).eps * size).clamp_min(tol)
 
 
-class Curvature:
-    """The Hessian of F at (u, v), scaled by its own diagonal so that alpha1 = 0 needs no special case."""
-
-    def __init__(self, problem: Problem, u: Tensor, v: Tensor, damping: Tensor | None = None) -> None:
-        self.sets = sets = problem.sets
-        Q = problem.Q(u, v)
-        if problem.quadratic:
-            self.w, self.kappa = (Q > 0).to(Q.dtype), 1 / (2 * problem.alpha0)
-        else:
-            self.w, self.kappa = Q, 1 / problem.alpha0
-        self.w_D, self.w_N = sets.sum_n(self.w), sets.hide(self.w.sum(-1, keepdim=True), 0.0)
-        self.w_all = sets.sum_n(self.w_N).clamp_min(torch.finfo(Q.dtype).tiny)
-        # A damping adds curvature kappa * damping to every potential.
-        self.diag_D = self.w_D if damping is None else self.w_D + damping
-        self.diag_N = self.w_N if damping is None else self.w_N + sets.spread(damping)
-        self.p_hat, self.q_hat = problem.p_hat(u), problem.q_hat(v)
-        self.inv1, self.inv2 = _inverse(problem.alpha1), _inverse(problem.alpha2)
-        # Square roots of the inverse diagonal; 0 where a potential is fixed (weight 0, or an absent row).
-        self.scale_u = _rsqrt(self.kappa * self.diag_D + self.p_hat * self.inv1) * (problem.alpha1 > 0)
-        self.scale_v = _rsqrt(self.kappa * self.diag_N + self.q_hat * self.inv2) * (problem.alpha2 > 0)
-        if sets.present is not None:
-            self.scale_v = self.scale_v * sets.present
-
-    def _times(self, x: Tensor, y: Tensor) -> Potentials:
-        """Scaled Hessian times (x, y)."""
-        sets = self.sets
-        du, dv = self.scale_u * x, self.scale_v * y
-        mean = ((self.w_D * du).sum(-1, keepdim=True) + sets.sum_n(self.w_N * dv)) / self.w_all
-        u = self.kappa * (self.diag_D * du - self.w_D * mean + sets.sum_n(self.w * dv))
-        u = u + self.inv1 * self.p_hat * (du - (self.p_hat * du).sum(-1, keepdim=True))
-        v = self.diag_N * dv - self.w_N * sets.spread(mean) + (self.w * sets.spread(du)).sum(-1, keepdim=True)
-        v = self.kappa * v + self.inv2 * self.q_hat * (dv - sets.spread(sets.sum_n(self.q_hat * dv)))
-        return self.scale_u * u, self.scale_v * v
-
-    def solve(self, gu: Tensor, gv: Tensor, rtol: float, max_iter: int) -> Potentials:
-        """(u, v) with Hessian (u, v) = (gu, gv), by conjugate gradients, every set at its own pace.
-
-        A constant in u or in v is in the kernel of the Hessian and orthogonal to every gradient that comes
-        here, so the system is consistent; conjugate gradients never leave its range.
-        """
-        sets = self.sets
-        ru, rv = self.scale_u * gu, self.scale_v * gv
-        xu, xv = torch.zeros_like(ru), torch.zeros_like(rv)
-        du, dv = ru, rv
-        norm = self._dot(ru, rv, ru, rv)
-        target = rtol * rtol * norm
-        tiny = torch.finfo(norm.dtype).tiny
-        for _ in range(max_iter):
-            busy = norm > target
-            if not bool(busy.any()):
-                break
-            hu, hv = self._times(du, dv)
-            curvature = self._dot(du, dv, hu, hv)
-            busy = busy & (curvature > 0)
-            step = torch.where(busy, norm / curvature.clamp_min(tiny), 0.0)
-            xu, xv = xu + step * du, xv + sets.spread(step) * dv
-            ru, rv = ru - step * hu, rv - sets.spread(step) * hv
-            last, norm = norm, self._dot(ru, rv, ru, rv)
-            norm = torch.where(busy, norm, 0.0)
-            ratio = torch.where(busy, norm / last.clamp_min(tiny), 0.0)
-            du, dv = ru + ratio * du, rv + sets.spread(ratio) * dv
-        return self.scale_u * xu, self.scale_v * xv
-
-    def _dot(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-        return (a * c).sum(-1, keepdim=True) + self.sets.sum_n(b * d)
+def _warn(message: str) -> None:
+    """Warn at the first line outside of this package and torch, also through layers."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
+        "uotpool",
+        "torch",
+    ):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=level)
 
 
 class _Implicit(torch.autograd.Function):
-    """(u, v) as a function of the gradient of F at the optimum, where that gradient is zero.
+    """How (u, v) moves with the gradient of F at the optimum, where that gradient is zero.
 
-    d(u, v) = -Hessian^-1 d(gradient): the forward value is known, the backward is one linear solve.
+    d(u, v) = -Hessian^-1 d(gradient): the forward value is 0, the backward is one linear solve.
     """
 
     @staticmethod
-    def forward(ctx: Any, gu: Tensor, gv: Tensor, u: Tensor, v: Tensor, curvature: Curvature) -> Potentials:
+    def forward(ctx: Any, gu: Tensor, gv: Tensor, curvature: Curvature) -> Potentials:
         ctx.curvature = curvature
-        return u.clone(), v.clone()
+        return torch.zeros_like(gu), torch.zeros_like(gv)
 
     @staticmethod
     def backward(ctx: Any, du: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
@@ -244,7 +111,7 @@ class _Implicit(torch.autograd.Function):
                 'K="converged" has no second derivative; for one, unroll: give K as a number (impl="reference")'
             )
         gu, gv = ctx.curvature.solve(du, dv, ADJOINT_RTOL[du.dtype], CG_MAX_ITER)
-        return -gu, -gv, None, None, None
+        return -gu, -gv, None
 
 
 def _minimise(problem: Problem, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -266,9 +133,10 @@ def _newton(problem: Problem, u: Tensor, v: Tensor, tol: float, max_iter: int) -
     sets = problem.sets
     # The coupling of u and v has rank D at most: without rounding 2 D + 2 steps are enough. Not a function of
     # N, which would let a large set change the result of its batch mates.
+    least = _least_gap(problem, tol)
     cg_iter = min(CG_MAX_ITER, 4 * problem.X.shape[-1] + 20)
     for _ in range(max_iter):
-        busy = problem.gap(problem.plan(u, v)) > tol
+        busy = problem.gap(problem.plan(u, v)) > least
         if not bool(busy.any()):
             break
         gu, gv = problem.gradient(u, v)
@@ -308,17 +176,3 @@ def _line_search(
 def _sweep(problem: Problem, v: Tensor) -> Potentials:
     w = Weights(*(a.reshape(1) for a in (problem.alpha0, problem.alpha1, problem.alpha2)))
     return sweep(problem.X, problem.sets, problem.log_p0, problem.log_q0, v, w, 0)
-
-
-def _sum_all(Y: Tensor, sets: Sets) -> Tensor:
-    return sets.sum_n(Y.sum(-1, keepdim=True))
-
-
-def _inverse(alpha: Tensor) -> Tensor:
-    return torch.where(alpha > 0, 1 / torch.where(alpha > 0, alpha, 1.0), 0.0)
-
-
-def _rsqrt(diagonal: Tensor) -> Tensor:
-    """diagonal^(-1/2); 0 where the diagonal has underflowed: no mass there to move."""
-    tiny = torch.finfo(diagonal.dtype).tiny
-    return torch.where(diagonal > tiny, diagonal.clamp_min(tiny).rsqrt(), 0.0)

@@ -19,13 +19,9 @@ def project(Y: Tensor, sets: Sets) -> Tensor:
     Y = sets.hide(Y, -torch.inf)
     active = Y.detach() > -1.0  # the largest entry is 0 and Q <= 1, so t >= -1
     while True:
-        count = _sum_all(active.to(Y.dtype), sets).clamp_min(1.0)
-        t = (_sum_all(torch.where(active, Y, 0.0), sets) - 1.0) / count
+        count = sets.sum_all(active.to(Y.dtype)).clamp_min(1.0)
+        t = (sets.sum_all(torch.where(active, Y, 0.0)) - 1.0) / count
         smaller = active & (Y.detach() > sets.spread(t.detach()))
         if torch.equal(smaller, active):
             return torch.where(active, Y - sets.spread(t), 0.0)
         active = smaller
-
-
-def _sum_all(Y: Tensor, sets: Sets) -> Tensor:
-    return sets.sum_n(Y.sum(-1, keepdim=True))
