@@ -75,6 +75,19 @@ def test_presets(solver):
     assert (pool(X) - direct).abs().max() <= 1e-3
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_presets_at_any_scale_in_float32(solver, scale):
+    """Mean and attention hold for features of any size, with the gradients of attention."""
+    x = scale * torch.randn(4, 10, 5)
+    assert (UOTPooling.mean(5, solver=solver)(x) - x.mean(1)).abs().max() <= 1e-4 * scale
+    pool = UOTPooling.attention(5, solver=solver)
+    direct = (x * ((x @ pool.q0.V.T).tanh() @ pool.q0.w[0]).softmax(1)[..., None]).sum(1)
+    assert (pool(x) - direct).abs().max() <= 1e-3 * scale
+    got, wanted = (torch.autograd.grad(y.square().sum(), pool.q0.w)[0] for y in (pool(x), direct))
+    assert torch.allclose(got, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_mixed_mean_max_from_three_uot_poolings(gated):
     pool = MixedMeanMax(5, gated=gated).double()

@@ -266,7 +266,7 @@ def test_bits_of_two_runs_and_of_one_and_two_threads(solver, formulation, K, pri
     A weight touches every entry: its gradient is one sum over all of them, which torch splits by threads. So is
     the matrix product of a learned prior. These are compared to a tolerance.
     """
-    B, N, dim = 4, 300, 32  # enough entries for torch to use both threads
+    B, N, dim = 4, 600, 16  # enough entries for torch to use both threads (32768)
     layer = UOTPooling(dim, solver=solver, formulation=formulation, K=K, p0=prior, q0=prior).double()
     X, sets = randn(B, N, dim), {}
     if layout == "ragged":

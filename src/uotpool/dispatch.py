@@ -83,7 +83,6 @@ def _present(impl: str) -> None:
 
 
 def log_plan(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
-    resolve_impl(X, rule.solver, rule.impl)
     if rule.converged:
         quadratic = REGULARIZER[rule.solver] == "quadratic"
         # Its loops end when the values say so, which no graph can hold. Not as a decorator: that would import

@@ -137,7 +137,8 @@ def duality_gap(
         \text{quadratic: } \alpha_0 \sum (P - Q)^2 + 2 (P - Q)(Q - Y / 2\alpha_0),\
         Q = \text{proj}_\Delta(Y / 2\alpha_0)
 
-    Both are >= 0 and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity.
+    Both are >= 0 and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity; so a
+    float32 plan whose rows underflow does, though its logarithm may be optimal: certify in float64.
 
     Args:
         X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
@@ -222,11 +223,13 @@ def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spr
 
     Args:
         solver: "badmm-e" or "badmm-q".
-        alpha0, alpha1, alpha2: the weights.
+        alpha0, alpha1, alpha2: the weights, a number or a tensor of one.
         spread: standard deviation of the entries of X. A larger rho moves the plan by less than X / rho a
             step, so it stays near the priors; a much smaller one overshoots.
     """
     checks.one_of("solver", solver, NEEDS_RHO)
+    numbers = (float(x.detach()) if isinstance(x, Tensor) else x for x in (alpha0, alpha1, alpha2, spread))
+    alpha0, alpha1, alpha2, spread = numbers
     alpha0 = checks.number("alpha0", alpha0, positive=True)
     alpha1, alpha2 = (
         checks.number("alpha1", alpha1, positive=False),

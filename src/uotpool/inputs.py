@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Literal
 
@@ -118,7 +119,7 @@ def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> t
         if p0.shape not in ((D,), (sets.num_sets, D)):
             checks.fail("p0", accepted, p0)
         if checks.values_checked(p0):
-            checks.distribution("p0", p0.sum(-1), p0, p0.dtype)
+            checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
         # A feature cannot be absent, so an unchecked 0 becomes the smallest number and all stays finite.
@@ -184,11 +185,14 @@ def resolve_weights(
 
 def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
     """A weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
+    if not isinstance(value, (Tensor, list, tuple, numbers.Real)):
+        bound = "> 0" if positive else ">= 0"
+        checks.fail(name, f"a finite number {bound}, or a list, tuple or tensor of them", value, TypeError)
     if not isinstance(value, (Tensor, list, tuple)):
         return X.new_full((), checks.number(name, value, positive=positive, dtype=X.dtype))
     if not isinstance(value, Tensor):  # filled in on the device: a copy from the CPU would wait for a GPU
-        numbers = [X.new_full((), checks.number(name, v, positive=positive, dtype=X.dtype)) for v in value]
-        return torch.stack(numbers) if numbers else X.new_empty(0)
+        entries = [X.new_full((), checks.number(name, v, positive=positive, dtype=X.dtype)) for v in value]
+        return torch.stack(entries) if entries else X.new_empty(0)
     accepted = f"a number {'> 0' if positive else '>= 0'} or a 1-d floating tensor with a value for each module"
     checks.floating(name, value, accepted)
     if value.dim() > 1 or (value.is_meta and not X.is_meta):

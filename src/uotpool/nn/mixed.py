@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.functional import uot_pool
-from uotpool.nn.pooling import UOTPooling
+from uotpool.nn.pooling import ATTENTION, UOTPooling
 
 
 class MixedMeanMax(nn.Module):
@@ -69,4 +69,5 @@ class MixedMeanMax(nn.Module):
         mean, top = self.mean(X, **layout), self.max(X, **layout)
         omega = self.omega(mean)
         q0 = torch.stack([omega, 1 - omega], dim=-1)
-        return uot_pool(torch.stack([mean, top], dim=1), 1e4, 1e8, 1e8, q0=q0, K=2)
+        alphas = (ATTENTION[name] for name in ("alpha0", "alpha1", "alpha2"))
+        return uot_pool(torch.stack([mean, top], dim=1), *alphas, q0=q0, K=2)

@@ -18,6 +18,10 @@ from uotpool.solvers.weights import Weights
 
 Prior = str | nn.Module
 
+# Weights of Proposition 1: infinite against any features a float32 network puts out.
+MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
+ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
+
 
 class UOTPooling(WeightedModule):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
@@ -171,7 +175,7 @@ class UOTPooling(WeightedModule):
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:
         """Mean pooling (Proposition 1): all weights large, uniform priors."""
-        return cls._preset(dim, kwargs, K=1, alpha0=1e4, alpha1=1e4, alpha2=1e4, rho=1e6)
+        return cls._preset(dim, kwargs, K=1, **MEAN)
 
     @classmethod
     def max(cls, dim: int, temperature: float = 1e-3, **kwargs: Any) -> UOTPooling:
@@ -191,7 +195,7 @@ class UOTPooling(WeightedModule):
         marginal is q0^(alpha2 / (alpha0 + alpha2)). So alpha1 and alpha2 are large against alpha0.
         """
         q0 = SamplePrior(dim, hidden, device=kwargs.get("device"), dtype=kwargs.get("dtype"))
-        return cls._preset(dim, kwargs, K=2, alpha0=1e4, alpha1=1e8, alpha2=1e8, rho=1e8, q0=q0)
+        return cls._preset(dim, kwargs, K=2, **ATTENTION, q0=q0)
 
     @classmethod
     def _preset(cls, dim: int, kwargs: dict[str, Any], rho: float, **settings: Any) -> UOTPooling:

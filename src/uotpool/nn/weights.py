@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,6 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.solvers.weights import Weights
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Learned alpha0 and rho are divided by, and softplus reaches 0 in float32: they stay above this.
 FLOOR = {"alpha0": 1e-6, "alpha1": 0.0, "alpha2": 0.0, "rho": 1e-6}
@@ -52,6 +49,10 @@ class WeightedModule(nn.Module):
         resolve_weights(torch.empty(0, dtype=torch.float32), solver, K, **{"rho": None} | numbers)
         if init is not None and not isinstance(init, Mapping):
             checks.fail("init", "a mapping from names of weights to values", init, TypeError)
+        for name, value in given.items():
+            if isinstance(value, Tensor) and value.requires_grad:
+                learn = f"None to learn it, from init={{{name!r}: ...}}"
+                raise ValueError(f"{name}: expected {learn}, or fixed numbers, got a tensor that requires grad")
         learned = [name for name in given if given[name] is None and K != 0]
         for name in init or {}:
             if name not in learned:
@@ -102,9 +103,10 @@ class WeightedModule(nn.Module):
         super()._apply(fn, recurse)
         for name, value in fixed.items():
             assert value is not None
-            device = fn(torch.empty(0, device=value.device)).device
-            no_double = device.type == "mps"
-            self.register_buffer(name, value.to(device, torch.float32 if no_double else torch.float64))
+            target = fn(torch.empty(0, device=value.device)).device
+            exact = value.float() if target.type == "mps" else value  # mps has no float64
+            moved = fn(exact)
+            self.register_buffer(name, moved if moved.dtype == exact.dtype else exact.to(moved.device))
         return self
 
 

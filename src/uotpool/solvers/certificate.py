@@ -45,7 +45,7 @@ def gap(
         top = sets.max_n(Y.amax(-1, keepdim=True))
         log_Q = (Y - sets.spread(top)) / alpha0
         log_Q = log_Q - sets.spread(sets.logsumexp_all(log_Q))
-        # r - log(1 + r) with P = Q (1 + r) summed over Q is KL(P | Q), and each term is >= 0.
+        # With the masses, -P + Q, every term of the sum is >= 0.
         terms = torch.where(P > 0, P * (log_P - log_Q), 0.0) - P + sets.hide(log_Q, -torch.inf).exp()
     else:
         Y = Y / (2 * alpha0)
