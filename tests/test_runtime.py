@@ -486,3 +486,13 @@ def test_meta_tensors(solver):
     y = layer(torch.empty(9, D, device="meta"), index, dim_size=4)
     assert y.is_meta
     assert y.shape == (4, D)
+
+
+def test_deferred_initialisation_keeps_fixed_weights():
+    """Built without storage, then `to_empty` and `reset_parameters`, as large models are."""
+    layer = UOTPooling(4, alpha0=0.1, alpha1=[1.0, 2.0, 3.0, 4.0], device=torch.device("meta"))
+    layer = layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert layer.alpha0.item() == 0.1
+    assert layer.alpha1.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert layer(torch.rand(2, 3, 4)).isfinite().all()

@@ -8,8 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
-REGULARIZER = {"sinkhorn": "entropic", "badmm-e": "entropic", "badmm-q": "quadratic"}
+from uotpool.solvers import REGULARIZER
+
+__all__ = ["REGULARIZER", "SOLVERS", "Problem", "problem", "table"]
+
+SOLVERS = tuple(REGULARIZER)
 
 
 class Problem(NamedTuple):

@@ -14,6 +14,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
 from torch import Tensor
 
 from examples.studies.common import REGULARIZER, SOLVERS, problem, table
@@ -33,7 +35,7 @@ RULES: dict[str, Rule] = {
     "1": lambda s, a0, a1, a2: 1.0,
     "10": lambda s, a0, a1, a2: 10.0,
     "alpha0": lambda s, a0, a1, a2: a0,
-    "alpha0 + h": lambda s, a0, a1, a2: a0 + a1 * a2 / (a1 + a2),
+    "min(alpha1, alpha2)": lambda s, a0, a1, a2: min(a1, a2),
     "max(alpha1, alpha2)": lambda s, a0, a1, a2: max(a1, a2),
 }
 
@@ -96,14 +98,7 @@ def draw(path: Path) -> None:
     for row, solver in zip(axes, SOLVERS, strict=True):
         for ax, K in zip(row, MODULES, strict=True):
             values = [[gap(solver, (a0, a, a), step(solver, (a0, a, a)), K) for a0 in WEIGHTS] for a in WEIGHTS]
-            logs = [[math.log10(max(g, 1e-16)) for g in line] for line in values]
-            image = ax.imshow(logs, origin="lower", cmap="cividis", vmin=-12, vmax=2)
-            for i, line in enumerate(logs):
-                for j, g in enumerate(line):
-                    shade = "black" if g > -4 else "white"
-                    ax.text(j, i, f"{round(g)}", ha="center", va="center", fontsize=8, color=shade)
-            ax.set_xticks(range(5), [f"{a:g}" for a in WEIGHTS])
-            ax.set_yticks(range(5), [f"{a:g}" for a in WEIGHTS])
+            image = heatmap(ax, values)
             if solver == SOLVERS[0]:
                 ax.set_title(f"K = {K}")
             if solver == SOLVERS[-1]:
@@ -115,8 +110,42 @@ def draw(path: Path) -> None:
     print(f"picture: {path}")
 
 
+def draw_rho(path: Path) -> None:
+    rows = [(solver, a) for solver in ("badmm-e", "badmm-q") for a in (0.1, 1.0, 10.0)]
+    fig, axes = plt.subplots(6, 3, figsize=(8.2, 14), layout="constrained", sharex=True, sharey=True)
+    for line, (solver, a) in zip(axes, rows, strict=True):
+        for ax, K in zip(line, MODULES, strict=True):
+            values = [[gap(solver, (a0, a, a), rho, K) for a0 in WEIGHTS] for rho in WEIGHTS]
+            image = heatmap(ax, values)
+            suggested = [math.log10(step(solver, (a0, a, a)) or 1.0) + 2 for a0 in WEIGHTS]
+            ax.plot(range(5), suggested, "o", markerfacecolor="none", markeredgecolor="tab:red", markersize=16)
+            if (solver, a) == rows[0]:
+                ax.set_title(f"K = {K}")
+            if (solver, a) == rows[-1]:
+                ax.set_xlabel(r"$\alpha_0$")
+        line[0].set_ylabel(rf"{solver}, $\alpha_1 = \alpha_2 = {a:g}$" + "\n" + r"$\rho$")
+    fig.colorbar(image, ax=axes, label=r"$\log_{10}$ median duality gap (circle: suggested rho)", shrink=0.4)
+    fig.savefig(path, dpi=90)
+    plt.close(fig)
+    print(f"picture: {path}")
+
+
+def heatmap(ax: Axes, values: list[list[float]]) -> AxesImage:
+    """Rows of a 5 x 5 map over WEIGHTS, as powers of ten."""
+    logs = [[math.log10(max(g, 1e-16)) for g in line] for line in values]
+    image = ax.imshow(logs, origin="lower", cmap="cividis", vmin=-12, vmax=2)
+    for i, line in enumerate(logs):
+        for j, g in enumerate(line):
+            shade = "black" if g > -4 else "white"
+            ax.text(j, i, f"{round(g)}", ha="center", va="center", fontsize=8, color=shade)
+    ax.set_xticks(range(5), [f"{a:g}" for a in WEIGHTS])
+    ax.set_yticks(range(5), [f"{a:g}" for a in WEIGHTS])
+    return image
+
+
 def main(figures: Path) -> None:
     torch.set_num_threads(1)
     rho_rules()
     which_solver()
     draw(figures / "gap_map.png")
+    draw_rho(figures / "gap_map_rho.png")

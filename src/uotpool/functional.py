@@ -216,10 +216,10 @@ def plan_stats(
 
 
 def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spread: float = 1.0) -> float:
-    r"""A step for Bregman ADMM that is near the best one at K = 4 to 16 over weights of 1e-2 to 1e2.
+    """A step for Bregman ADMM that is near the best one at K = 4 to 16 over weights of 1e-2 to 1e2.
 
-    With :math:`h = \alpha_1 \alpha_2 / (\alpha_1 + \alpha_2)` it is alpha0 + min(spread, h) for "badmm-e" and
-    min(spread, h) for "badmm-q", h not below spread / 10. `docs/choosing.md` has the map behind it.
+    With m the harmonic mean of alpha1 and alpha2 it is min(alpha0 + spread, m) for "badmm-e" and
+    min(spread, m / 2) for "badmm-q", but not below spread / 10. `docs/choosing.md` has the evidence.
 
     Args:
         solver: "badmm-e" or "badmm-q".
@@ -236,9 +236,9 @@ def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spr
         checks.number("alpha2", alpha2, positive=False),
     )
     spread = checks.number("spread", spread, positive=True)
-    h = alpha1 * alpha2 / (alpha1 + alpha2) if alpha1 + alpha2 > 0 else 0.0
-    step = min(spread, max(h, spread / 10))
-    return alpha0 + step if solver == "badmm-e" else step
+    mean = 2 * alpha1 * alpha2 / (alpha1 + alpha2) if alpha1 + alpha2 > 0 else 0.0
+    step = min(alpha0 + spread, mean) if solver == "badmm-e" else min(spread, mean / 2)
+    return max(step, spread / 10)
 
 
 def _plan_like(P: Tensor, X: Tensor) -> None:

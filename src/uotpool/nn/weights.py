@@ -65,8 +65,9 @@ class WeightedModule(nn.Module):
                 raw = nn.Parameter(torch.empty(length, device=device, dtype=dtype))
                 self.register_parameter(f"raw_{name}", raw)
             elif value is not None:
-                fixed = torch.as_tensor(value, dtype=torch.float64, device=device).detach().clone()
-                self.register_buffer(name, fixed)
+                numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
+                self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
+        self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
 
     def _draw(self) -> None:
@@ -106,6 +107,8 @@ class WeightedModule(nn.Module):
             target = fn(torch.empty(0, device=value.device)).device
             exact = value.float() if target.type == "mps" else value  # mps has no float64
             moved = fn(exact)
+            if value.is_meta and not moved.is_meta:  # `to_empty`: a fixed weight is known all the same
+                moved = torch.tensor(self._fixed[name], dtype=exact.dtype, device=moved.device)
             self.register_buffer(name, moved if moved.dtype == exact.dtype else exact.to(moved.device))
         return self
 

@@ -8,8 +8,8 @@ has a dual (Z, z1, z2) and a KL term of weight rho. Against the published Algori
 - The duals move by differences of logarithms. The published additive steps are of size rho / (N D).
 - Every block has mass 1. The normaliser of a block only adds a constant to its logarithm.
 - eta for the next step is updated at the end of a module, not at its start, where the first one would
-  leave eta = q0 whatever alpha2 is; and the output is a closing S update that sees the last duals. The
-  iterates are the same, and every weight of every module gets a gradient.
+  leave eta = q0 whatever alpha2 is; and the output is a closing S update that sees the last duals. So every
+  weight of every module gets a gradient. (Constant weights, entropic: the iterates are the same.)
 """
 
 from __future__ import annotations
