@@ -106,7 +106,8 @@ def test_info_with_torch_alone(alone):
 # one way
 
 ALLOWED: dict[str, set[str]] = {
-    "layout": set(),
+    "segments": set(),
+    "layout": {"segments"},
     "solvers.weights": set(),
     "solvers": {"layout", "solvers", "solvers.weights"},
     "checks": set(),

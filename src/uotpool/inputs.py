@@ -122,9 +122,11 @@ def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> t
             checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
-        # A feature cannot be absent, so an unchecked 0 becomes the smallest number and all stays finite.
+        # A feature cannot be absent, so an unchecked 0 becomes the smallest number and all stays finite. A
+        # negative one is an error that shows.
         p0 = p0.to(X.dtype)
-        log_p0 = sets.per_feature(p0.clamp_min(torch.finfo(X.dtype).tiny).log())
+        p0 = torch.where(p0 < 0, torch.nan, p0.clamp_min(torch.finfo(X.dtype).tiny))
+        log_p0 = sets.per_feature(p0.log())
 
     if q0 is None:
         return log_p0, uniform_q0(X, sets), sets
@@ -160,9 +162,8 @@ def resolve_weights(
     converged = checks.converged(K)
     if solver in NEEDS_RHO and not converged:
         if rho is None:
-            raise ValueError(
-                f"rho: expected a number > 0 or {_modules(K)} values for solver={solver!r}, got None"
-            )
+            accepted = f"a number > 0 or {_modules(K)} values for solver={solver!r} (see suggest_rho)"
+            raise ValueError(f"rho: expected {accepted}, got None")
         given["rho"] = rho
     elif rho is not None:
         why = 'K="converged" has no step size' if converged else f"solver={solver!r} has no step size"

@@ -23,6 +23,8 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from uotpool import segments
+
 
 def logsumexp_d(Y: Tensor) -> Tensor:
     """log sum exp over the features of each sample, (..., D) -> (..., 1)."""
@@ -141,14 +143,17 @@ class RaggedSets(Sets):
         self.index = index
 
     def _sum(self, Y: Tensor) -> Tensor:
-        return Y.new_zeros(self.num_sets, Y.shape[1]).index_add(0, self.index, Y)
+        return segments.sum(Y, self.index, self.num_sets)
 
     def _max(self, Y: Tensor) -> Tensor:
-        lowest = Y.new_full((self.num_sets, Y.shape[1]), -torch.inf)
-        return lowest.scatter_reduce(0, self.index[:, None].expand_as(Y), Y, "amax")
+        largest = segments.max(Y.detach(), self.index, self.num_sets)
+        if not Y.requires_grad:
+            return largest
+        hit = Y.detach() == self.spread(largest)  # ties share the gradient
+        return self._sum(torch.where(hit, Y, 0.0)) / self._sum(hit.to(Y.dtype)).clamp_min(1.0)
 
     def spread(self, u: Tensor) -> Tensor:
-        return u.index_select(0, self.index)
+        return segments.spread(u, self.index)
 
     def per_feature(self, p: Tensor) -> Tensor:
         return p.expand(self.num_sets, p.shape[-1])

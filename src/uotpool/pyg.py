@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch_geometric.nn.aggr import Aggregation
+
+try:
+    from torch_geometric.nn.aggr import Aggregation
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "uotpool.pyg needs PyTorch Geometric: install the extra `pyg`", name=error.name
+    ) from error
 
 from uotpool import checks
 from uotpool.nn import UOTPooling

@@ -107,7 +107,9 @@ class UOTPooling(WeightedModule):
     ) -> tuple[Tensor, Sets, Tensor, Tensor, Weights]:
         rows, sets = lay_out(X, index, ptr, dim_size, mask)
         if X.shape[-1] != self.dim:
-            checks.fail("X", f"{self.dim} features in the last dimension (dim={self.dim})", X)
+            turned = X.dim() == 3 and X.shape[1] == self.dim
+            hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
+            checks.fail("X", f"{self.dim} features in the last dimension (dim={self.dim}){hint}", X)
         if self.p0 is None:
             log_p0 = uniform_p0(rows, sets)
         else:
@@ -181,8 +183,9 @@ class UOTPooling(WeightedModule):
     def max(cls, dim: int, temperature: float = 1e-3, **kwargs: Any) -> UOTPooling:
         """Max pooling (Proposition 1): alpha2 = 0, alpha0 small, alpha1 large.
 
-        That is softmax pooling at `temperature`; its output is below the maximum by at most
-        temperature * log N, so choose it small against the spread of the features.
+        That is softmax pooling at `temperature`; the output of Sinkhorn is below the maximum by at most
+        temperature * log N, so choose it small against the spread of the features. The four steps of Bregman
+        ADMM come within some hundredths of the spread.
         """
         checks.number("temperature", temperature, positive=True)
         return cls._preset(dim, kwargs, K=1, alpha0=temperature, alpha1=1e4, alpha2=0.0, rho=temperature)
@@ -240,6 +243,8 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
         weight_decay: for all other parameters.
         **pool_options: more for the group of the raw weights, for example `lr`.
     """
+    if not isinstance(module, nn.Module):
+        checks.fail("module", "the model itself, not its parameters", module, TypeError)
     raw: dict[int, nn.Parameter] = {}
     for layer in module.modules():
         if isinstance(layer, UOTPooling):

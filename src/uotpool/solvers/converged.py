@@ -60,7 +60,7 @@ def solve(
         over = gaps > _least_gap(problem, tol)
         if bool(over.any()):
             worst = f"a duality gap of {float(gaps.max()):.1e}, above tol={tol:.1e}"
-            _warn(f"stopped after max_iter={max_iter} with {worst}")
+            _warn(f"stopped after max_iter={max_iter} with {worst}; raise max_iter or tol, or the weights")
         curvature = Curvature(problem, u, v)
         slope_u, slope_v = problem.marginal_slopes(u, v)
     if torch.is_grad_enabled():

@@ -1,0 +1,87 @@
+"""Sum, maximum and spreading over the rows of ragged sets: plain torch, and opaque operators for the compiler.
+
+Inductor (torch 2.13, CPU) scatters into buffers that it also uses for something else, as soon as a graph has
+several scatters: wrong numbers without a message, or a crash (`tests/test_runtime.py` has the case). It cannot
+do so inside an operator of our own, so those are used while compiling. Eager runs and exports see plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    """(M, C) -> (num_sets, C)."""
+    return _sum_op(Y, index, num_sets) if _opaque() else _sum(Y, index, num_sets)
+
+
+def max(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    """(M, C) -> (num_sets, C), -inf for an empty set. Without gradient."""
+    return _max_op(Y, index, num_sets) if _opaque() else _max(Y, index, num_sets)
+
+
+def spread(u: Tensor, index: Tensor) -> Tensor:
+    """(num_sets, C) -> (M, C)."""
+    return _spread_op(u, index) if _opaque() else _spread(u, index)
+
+
+def _opaque() -> bool:
+    if not torch.compiler.is_compiling():
+        return False
+    is_exporting = getattr(torch.compiler, "is_exporting", None)  # not in torch 2.4
+    return is_exporting is None or not is_exporting()
+
+
+def _sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    return Y.new_zeros(num_sets, Y.shape[1]).index_add(0, index, Y)
+
+
+def _max(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    lowest = Y.new_full((num_sets, Y.shape[1]), -torch.inf)
+    return lowest.scatter_reduce(0, index[:, None].expand_as(Y), Y, "amax")
+
+
+def _spread(u: Tensor, index: Tensor) -> Tensor:
+    return u.index_select(0, index)
+
+
+def _operator(name: str, function: Any, schema: str) -> Any:
+    return torch.library.custom_op(f"uotpool::segment_{name}", function, mutates_args=(), schema=schema)
+
+
+_sum_op = _operator("sum", _sum, "(Tensor Y, Tensor index, SymInt num_sets) -> Tensor")
+_max_op = _operator("max", _max, "(Tensor Y, Tensor index, SymInt num_sets) -> Tensor")
+_spread_op = _operator("spread", _spread, "(Tensor u, Tensor index) -> Tensor")
+
+
+@_sum_op.register_fake
+@_max_op.register_fake
+def _reduced(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    return Y.new_empty(num_sets, Y.shape[1])
+
+
+@_spread_op.register_fake
+def _spread_out(u: Tensor, index: Tensor) -> Tensor:
+    return u.new_empty(index.shape[0], u.shape[1])
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.num_sets = inputs[0].shape[0]
+
+
+def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    (index,) = ctx.saved_tensors
+    return _spread_op(grad.contiguous(), index), None, None
+
+
+def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    (index,) = ctx.saved_tensors
+    return _sum_op(grad.contiguous(), index, ctx.num_sets), None
+
+
+_sum_op.register_autograd(_sum_backward, setup_context=_keep)
+_spread_op.register_autograd(_spread_backward, setup_context=_keep)
