@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
-from uotpool import ConvergenceWarning, duality_gap, suggest_rho, uot_plan, uot_pool
+from uotpool import ConvergenceWarning, UOTPooling, duality_gap, suggest_rho, uot_plan, uot_pool
 
 PROBLEMS = range(6)
 
@@ -189,3 +189,25 @@ def test_suggested_rho_is_no_worse_than_fixed_steps():
 
         suggested = error(lambda w, solver=solver: suggest_rho(solver, *w, spread=spread))
         assert all(suggested < error(lambda w, r=r: r) for r in (0.1, 1.0, 10.0))
+
+
+def test_warning_points_at_the_caller():
+    """Also through a layer, past the frames of torch."""
+    layer = UOTPooling(6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14).double()
+    with pytest.warns(ConvergenceWarning) as caught:
+        layer(problem(1, 12, 6).X)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-q"])
+def test_float32_optimum_far_from_zero(solver):
+    """Solved in float64 from centred X: a float32 input with an offset loses nothing but its own digits."""
+    X = problem(3, 6, 4).X.float()
+    how = {"solver": solver, "K": "converged", "tol": 1e-6}
+    regularizer = "quadratic" if solver == "badmm-q" else "entropic"
+    for weights in ((0.01, 100.0, 100.0), (0.01, 1.0, 1.0)):
+        P = uot_plan(X, *weights, **how)
+        assert duality_gap(X, P, *weights, regularizer=regularizer).max() <= 1e-5
+        far = uot_plan(X.double() + 1e6, *weights, **how)
+        assert torch.allclose(far.sum((1, 2)), torch.ones(3, dtype=torch.float64))
+        assert torch.allclose(far.float(), P, atol=1e-4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import FrameType
 from typing import Any
 
 import torch
@@ -50,10 +51,10 @@ def solve(
     tol = DEFAULT_TOL[X.dtype] if tol is None else tol
     max_iter = DEFAULT_MAX_ITER if max_iter is None else max_iter
     dtype = X.dtype if X.device.type == "mps" else torch.float64
-    # A constant in X changes nothing: without it the digits of X are left to what matters.
-    centred = X - sets.spread(sets.max_n(X.detach().amax(-1, keepdim=True)))
-    inputs = (centred, log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0])
+    inputs = (X, log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0])
     x, log_p, log_q, alpha0, alpha1, alpha2 = (t.to(dtype) for t in inputs)
+    # A constant in X changes nothing: without it all digits are left to what matters.
+    x = x - sets.spread(sets.max_n(x.detach().amax(-1, keepdim=True)))
     problem = Problem(x, sets, log_p, log_q, alpha0, alpha1, alpha2, quadratic)
     with torch.no_grad():
         u, v, gaps = _minimise(problem, tol, max_iter)
@@ -85,12 +86,13 @@ def _least_gap(problem: Problem, tol: float) -> Tensor:
 def _warn(message: str) -> None:
     """Warn at the first line outside of this package and torch, also through layers."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
-        "uotpool",
-        "torch",
-    ):
+    while frame.f_back is not None and _package(frame) in ("uotpool", "torch"):
         frame, level = frame.f_back, level + 1
     warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=level)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0]
 
 
 class _Implicit(torch.autograd.Function):
