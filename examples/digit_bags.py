@@ -262,7 +262,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[Result]]:
     picture = args.out / "digit_bags_plans.png"
     draw_plans(models, bag, args.digit).savefig(picture)
     console.print(f"Plans of one test bag: {picture}", soft_wrap=True)
-    console.print("Next: README.md, the code of this in examples/, or `python -m uotpool info`.")
+    console.print("Next: README.md, the code of this in examples/, or `.venv/bin/python -m uotpool info`.")
     return results
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from examples.studies import gap_map, propositions, stability, structural_zeros
+from examples.studies import convergence, gap_map, propositions, stability, structural_zeros
 
 STUDIES = {
+    "convergence": convergence.main,
     "gap-map": gap_map.main,
     "propositions": propositions.main,
     "stability": stability.main,
