@@ -35,6 +35,7 @@ RULES: dict[str, Rule] = {
     "1": lambda s, a0, a1, a2: 1.0,
     "10": lambda s, a0, a1, a2: 10.0,
     "alpha0": lambda s, a0, a1, a2: a0,
+    "alpha0 + m / 2": lambda s, a0, a1, a2: a0 + a1 * a2 / (a1 + a2),
     "min(alpha1, alpha2)": lambda s, a0, a1, a2: min(a1, a2),
     "max(alpha1, alpha2)": lambda s, a0, a1, a2: max(a1, a2),
 }
