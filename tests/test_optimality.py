@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ot
 import pytest
 import torch
 from scipy.optimize import minimize
 
+from examples.studies.convergence import pot_pool
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
 from uotpool import ConvergenceWarning, UOTPooling, duality_gap, suggest_rho, uot_plan, uot_pool
@@ -59,20 +59,7 @@ def test_pooled_output_equals_free_mass_optimum_of_pot():
     """A constant in X changes the mass of eq. 3's optimum but not p(n|d): POT solves eq. 3."""
     for seed in PROBLEMS:
         (X, p0, q0), w = problem(1, 12, 6, seed=seed), log_uniform(3, 0.2, 5.0, seed)
-        # POT minimises <M, P> + reg KL(P | c) + ...: with c = 1 that is our R, up to a constant.
-        free = ot.unbalanced.sinkhorn_unbalanced(
-            q0[0],
-            p0[0],
-            -X[0],
-            reg=w[0],
-            reg_m=(w[2], w[1]),
-            method="sinkhorn_stabilized",
-            reg_type="kl",
-            c=torch.ones_like(X[0]),
-            numItermax=200_000,
-            stopThr=1e-15,
-        )
-        y_pot = (X[0] * free).sum(0) / free.sum(0)
+        y_pot = pot_pool(X[0], p0[0], q0[0], w)
         y = uot_pool(X, *w, p0=p0, q0=q0, K="converged")
         assert torch.allclose(y[0], y_pot, rtol=0, atol=1e-6)
 
@@ -140,6 +127,12 @@ def test_gap_of_special_plans(regularizer):
     empty_row[0, 2] = 0
     assert duality_gap(X, empty_row, *w, **gap).isinf().all()
     assert duality_gap(X, empty_row, 0.7, 1.3, 0.0, **gap).isfinite().all()  # alpha2 = 0: a free marginal
+    empty_column = P.clone()
+    empty_column[0, :, 2] = 0
+    assert duality_gap(X, empty_column, *w, **gap).isinf().all()
+    assert duality_gap(X, empty_column, 0.7, 0.0, 0.4, **gap).isfinite().all()
+    nothing = torch.zeros(1, 6, dtype=torch.bool)
+    assert duality_gap(X, P, *w, mask=nothing, p0=p0, regularizer=regularizer) == 0
     sparse = P.clone()
     sparse[0, 2, 1] = 0
     assert duality_gap(X, sparse, *w, **gap).isfinite().all()

@@ -120,11 +120,6 @@ class DenseSets(Sets):
             return Y.new_full((Y.shape[0], 1, Y.shape[2]), -torch.inf)
         return Y.amax(1, keepdim=True)
 
-    def max_n(self, Y: Tensor) -> Tensor:
-        if self.present is None and Y.shape[1] > 0:  # no set is empty
-            return Y.amax(1, keepdim=True)
-        return super().max_n(Y)
-
     def spread(self, u: Tensor) -> Tensor:
         return u
 

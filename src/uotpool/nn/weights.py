@@ -40,7 +40,7 @@ class WeightedModule(nn.Module):
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
-        self.K: Any = K if K is None or isinstance(K, str) else int(K)
+        self.K: Any = K
         self.shared = shared
         self._names = tuple(given)
         # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed

@@ -31,8 +31,10 @@ def gap(
     total = sets.logsumexp_n(log_q)
     log_P, log_p, log_q = log_P - sets.spread(total), log_p - total, log_q - sets.spread(total)
 
-    # A marginal of zero under a positive prior costs an infinite derivative unless its weight is zero.
-    empty_p, empty_q = log_p == -torch.inf, log_q == -torch.inf
+    # A marginal of zero under a positive prior costs an infinite derivative unless its weight is zero. Features
+    # without mass have to be counted: `logsumexp_n` gives 0 for nothing, which suits an empty set only.
+    held = sets.sum_n((log_P > -torch.inf).to(X.dtype))
+    empty_p, empty_q = (held == 0) & (sets.count(X) > 0), log_q == -torch.inf
     u = torch.where(empty_p, 0.0, -alpha1 * (log_p - log_p0))
     v = torch.where(empty_q, 0.0, -alpha2 * (log_q - log_q0))
     infeasible = (empty_p & (alpha1 > 0)).any(-1, keepdim=True)

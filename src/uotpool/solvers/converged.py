@@ -133,9 +133,9 @@ def _minimise(problem: Problem, tol: float, max_iter: int) -> tuple[Tensor, Tens
 def _newton(problem: Problem, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
     """Damped Newton on F until the gap of every set is at most tol."""
     sets = problem.sets
+    least = _least_gap(problem, tol)
     # The coupling of u and v has rank D at most: without rounding 2 D + 2 steps are enough. Not a function of
     # N, which would let a large set change the result of its batch mates.
-    least = _least_gap(problem, tol)
     cg_iter = min(CG_MAX_ITER, 4 * problem.X.shape[-1] + 20)
     for _ in range(max_iter):
         busy = problem.gap(problem.plan(u, v)) > least
