@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint studies clean
+.PHONY: demo test lint studies bench sanitize clean
 
 demo: $(READY)
 	$(BIN)/python examples/digit_bags.py
@@ -20,10 +21,26 @@ lint: $(READY)
 studies: $(READY)
 	$(BIN)/python -m examples.studies
 
-clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis out
+bench: $(READY)
+	$(BIN)/python -m bench
 
-$(READY): pyproject.toml constraints.txt
+# The kernel tests with the sanitizers of GCC. Python is built without them, so they are loaded before it, and with them
+# libstdc++, whose exceptions (torch throws some) they must see. Python leaks by itself.
+sanitize: SANITIZED := build/sanitize
+sanitize: $(READY)
+	$(BIN)/cmake -S . -B $(SANITIZED) -DUOTPOOL_SANITIZE=ON -DUOTPOOL_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
+	$(BIN)/cmake --build $(SANITIZED) --parallel 2
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
+	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/kernels
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis out build src/uotpool/kernels/*.so
+
+# Also builds the kernels, into src/uotpool/kernels/. Not in an isolated environment, which is a new one each time and
+# would make CMake start over: only what changed in csrc/ is compiled again.
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(PIP) scikit-build-core cmake ninja
+	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable ".[dev]"
 	touch $@

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import uotpool
+from uotpool import dispatch
 
 
 @pytest.fixture(autouse=True)
@@ -11,4 +12,13 @@ def _checked_and_seeded():
     """Values are checked in tests (`uotpool.check`), and every test starts from the same seed."""
     torch.manual_seed(0)
     with uotpool.check(True):
+        yield
+
+
+@pytest.fixture(scope="module", params=["fused", "reference"])
+def every_implementation(request):
+    """What impl="auto" takes, for tests of what holds for the fused kernels and the reference alike."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "reference":
+            patch.setattr(dispatch, "_fused", lambda *_: False)
         yield

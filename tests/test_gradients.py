@@ -10,6 +10,8 @@ from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem, step
 from uotpool import UOTPooling, uot_plan, uot_pool
 
+pytestmark = pytest.mark.usefixtures("every_implementation")
+
 
 def leaves(B, N, D, seed=0):
     X, p0, q0 = problem(B, N, D, seed)
@@ -43,7 +45,8 @@ def test_gradgradcheck_of_the_unrolled_reference(solver, formulation):
     weights = [w for w in module_weights(solver, 2) if w is not None]
 
     def pool(X, p0, q0, *weights):
-        return uot_pool(X, *weights, p0=unit(p0), q0=unit(q0), solver=solver, formulation=formulation)
+        how = {"solver": solver, "formulation": formulation, "impl": "reference"}
+        return uot_pool(X, *weights, p0=unit(p0), q0=unit(q0), **how)
 
     assert gradgradcheck(pool, (*leaves(1, 3, 2), *weights))
 

@@ -11,6 +11,8 @@ from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, step
 from uotpool import UOTPooling, uot_plan, uot_pool
 
+pytestmark = pytest.mark.usefixtures("every_implementation")
+
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=5)
 how = st.fixed_dictionaries({"solver": st.sampled_from(SOLVERS), "formulation": st.sampled_from(FORMULATIONS)})
 

@@ -9,6 +9,8 @@ from tests import tolerances as tol
 from tests.cases import SOLVERS, problem, step
 from uotpool import MixedMeanMax, UOTPooling, plan_stats, uot_plan, uot_pool
 
+pytestmark = pytest.mark.usefixtures("every_implementation")
+
 X = problem(4, 10, 5, seed=2).X
 ATTENTION = problem(4, 10, 5, seed=2).q0
 

@@ -11,6 +11,8 @@ from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
 from uotpool import ConvergenceWarning, UOTPooling, duality_gap, suggest_rho, uot_plan, uot_pool
 
+pytestmark = pytest.mark.usefixtures("every_implementation")
+
 PROBLEMS = range(6)
 
 

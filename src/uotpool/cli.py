@@ -10,6 +10,7 @@ import torch
 
 import uotpool
 from uotpool.dispatch import SOLVERS, available
+from uotpool.kernels import library
 
 
 def info() -> str:
@@ -25,6 +26,8 @@ def info() -> str:
     chosen = uotpool.resolve_impl(torch.empty(0), SOLVERS[0])
     for name, missing in available().items():
         state = f"not available: {missing}" if missing else "available"
+        if name == "cpu" and not missing:
+            state += f" ({library.isa()}; usable here: {', '.join(library.usable_isas())})"
         used = " (impl='auto' takes it for CPU tensors)" if name == chosen else ""
         lines.append(f"  {name:10}{state}{used}")
     return "\n".join(lines)
@@ -42,4 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and active implementations")
     parser.parse_args(argv)
-    print(info())
+    try:
+        print(info())
+    except ValueError as error:  # an environment variable of uotpool.kernels.library
+        parser.error(str(error))

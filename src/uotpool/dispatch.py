@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.layout import Sets
+from uotpool.kernels import library, ops
+from uotpool.layout import Sets, log_priors_as
 from uotpool.solvers import REGULARIZER, converged, solve
 from uotpool.solvers.weights import Weights
 
@@ -46,6 +47,12 @@ class Rule(NamedTuple):
                 'K: "converged" goes with formulation="exact" only (the published iterations do not lead to '
                 f"the optimum), got formulation={self.formulation!r}"
             )
+        if self.impl == "cpu" and (self.converged or self.formulation != "exact"):
+            setting = 'K="converged"' if self.converged else f"formulation={self.formulation!r}"
+            raise ValueError(
+                f'impl: "cpu" has the K modules of formulation="exact" only, got {setting}; '
+                'use "auto" or "reference"'
+            )
         for name, value in (("tol", self.tol), ("max_iter", self.max_iter)):
             if value is not None and not self.converged:
                 checks.fail(name, 'None unless K="converged"', value)
@@ -57,11 +64,15 @@ class Rule(NamedTuple):
 
 def available() -> dict[str, str]:
     """Every implementation with "" if it can be used here, else the reason why not."""
-    return {"reference": "", "cpu": "the fused CPU kernels are not part of this version"}
+    return {"reference": "", "cpu": library.missing()}
 
 
 def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     """The implementation that a call with this X runs.
+
+    The fused kernels, "cpu", are for the K modules of the exact formulation. Everything else always runs in the
+    reference: `formulation="paper"`, `K="converged"`, K = 0, and what asks for more than first derivatives in
+    reverse (`torch.func`, forward mode).
 
     Args:
         X: input; its device decides.
@@ -73,7 +84,11 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     checks.one_of("solver", solver, SOLVERS)
     checks.one_of("impl", impl, IMPLEMENTATIONS)
     _present(impl)
-    return "reference" if impl == "auto" else impl
+    if impl == "auto":
+        return "cpu" if X.device.type == "cpu" and not library.missing() else "reference"
+    if impl == "cpu" and X.device.type != "cpu":
+        checks.fail("X", 'a tensor on the CPU for impl="cpu"', X)
+    return impl
 
 
 def _present(impl: str) -> None:
@@ -82,23 +97,47 @@ def _present(impl: str) -> None:
         raise ValueError(f"impl: {impl!r} cannot be used: {missing}; use impl='auto' or 'reference'")
 
 
-def log_plan(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
+def _fused(X: Tensor, weights: Tensor, rule: Rule) -> bool:
+    """Whether the CPU kernels solve this; raises if they were asked for and cannot."""
+    if rule.impl == "reference" or rule.converged or rule.formulation != "exact" or weights.shape[1] == 0:
+        return False
+    if rule.impl == "cpu":
+        if not ops.handles(X):
+            checks.fail("X", 'for impl="cpu" a tensor on the CPU outside torch.func and forward-mode AD', X)
+        return True
+    return not library.missing() and ops.handles(X)
+
+
+def log_plan(
+    X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
+) -> Tensor:
+    """The reference: log P in the shape of X, with finite filler at absent rows."""
+    w = Weights(*weights.unbind())
+    log_p0, log_q0 = log_priors_as(X, sets, log_p0, log_q0)
     if rule.converged:
         quadratic = REGULARIZER[rule.solver] == "quadratic"
         # Its loops end when the values say so, which no graph can hold. Not as a decorator: that would import
         # the compiler with the package.
         run = torch.compiler.disable(converged.solve) if torch.compiler.is_compiling() else converged.solve
-        return run(X, sets, log_p0, log_q0, weights, quadratic=quadratic, tol=rule.tol, max_iter=rule.max_iter)
-    return solve(X, sets, log_p0, log_q0, weights, rule.solver, rule.formulation)
+        return run(X, sets, log_p0, log_q0, w, quadratic=quadratic, tol=rule.tol, max_iter=rule.max_iter)
+    return solve(X, sets, log_p0, log_q0, w, rule.solver, rule.formulation)
 
 
-def plan(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
-    """P in the shape of X."""
+def plan(
+    X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
+) -> Tensor:
+    """P in the shape of X. Priors and weights are as from `inputs.log_priors` and `inputs.resolve_weights`."""
+    if _fused(X, weights, rule):
+        return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver, plan=True)
     return sets.hide(log_plan(X, sets, log_p0, log_q0, weights, rule), -torch.inf).exp()
 
 
-def pool(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, weights: Weights, rule: Rule) -> Tensor:
+def pool(
+    X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
+) -> Tensor:
     """(B, D)."""
+    if _fused(X, weights, rule):
+        return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver)
     log_P = log_plan(X, sets, log_p0, log_q0, weights, rule)
     if rule.readout == "authors":
         share = X.shape[-1] * sets.hide(log_P, -torch.inf).exp()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from uotpool import checks, dispatch
 from uotpool.inputs import Modules, Weight, lay_out, log_priors, resolve_weights
+from uotpool.layout import log_priors_as
 from uotpool.solvers import NEEDS_RHO, certificate
 
 
@@ -60,7 +61,7 @@ def uot_plan(
         tol: largest duality gap with `K="converged"`; default 1e-12 in float64, 1e-6 in float32.
         max_iter: Newton steps with `K="converged"` (default 200); a `ConvergenceWarning` if not enough.
         formulation: "exact", or "paper" for the algorithms as published, which solve another problem.
-        impl: "auto" or "reference"; see `resolve_impl`.
+        impl: "auto", "cpu" (the fused kernels) or "reference"; see `resolve_impl`.
 
     Returns:
         P in the layout and dtype of X, mass 1 in each set (exact formulation), 0 at absent samples.
@@ -154,11 +155,10 @@ def duality_gap(
     rows, sets = lay_out(X, index, ptr, dim_size, mask, torch.float64)
     if checks.values_checked(P):
         checks.plan_values(sets.hide(P, 0.0))
-    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
-    w = resolve_weights(rows, "sinkhorn", "converged", alpha0, alpha1, alpha2, None)
-    values = certificate.gap(
-        rows, sets, P.double().log(), log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0], regularizer
-    )
+    given_p0, given_q0, sets = log_priors(rows, sets, p0, q0)
+    log_p0, log_q0 = log_priors_as(rows, sets, given_p0, given_q0)
+    w = resolve_weights(rows, "sinkhorn", "converged", alpha0, alpha1, alpha2, None)[:, 0]
+    values = certificate.gap(rows, sets, P.double().log(), log_p0, log_q0, w[0], w[1], w[2], regularizer)
     return values.reshape(sets.num_sets)
 
 
@@ -199,7 +199,8 @@ def plan_stats(
     P, sets = lay_out(P, index, ptr, dim_size, mask, torch.float64, name="P")
     if checks.values_checked(P):
         checks.plan_values(P)
-    log_p0, log_q0, sets = log_priors(P, sets, p0, q0)
+    given_p0, given_q0, sets = log_priors(P, sets, p0, q0)
+    log_p0, log_q0 = log_priors_as(P, sets, given_p0, given_q0)
     P = sets.hide(P, 0.0)
     p, q = sets.sum_n(P), P.sum(-1, keepdim=True)
     mass = sets.sum_n(q)

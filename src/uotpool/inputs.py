@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.layout import DenseSets, RaggedSets, Sets, index_from_ptr
+from uotpool.layout import DenseSets, RaggedSets, Sets
 from uotpool.solvers import NEEDS_RHO
-from uotpool.solvers.weights import Weights
 
 Weight = float | Tensor | Sequence[float]
 Modules = int | Literal["converged"] | None
@@ -55,9 +54,13 @@ def lay_out(
     elif index is None and ptr is None:
         if dim_size not in (None, 1):
             checks.fail("dim_size", f"1 ({name} of shape (N, D) without index or ptr is one set)", dim_size)
-        sets = RaggedSets(torch.zeros(X.shape[0], dtype=torch.int64, device=X.device), 1, present)
+        sets = RaggedSets(None, 1, present, like=X)
+    elif ptr is not None:
+        ptr = _ptr(X, ptr, dim_size)
+        sets = RaggedSets(None, ptr.shape[0] - 1, present, ptr=ptr, like=X)
     else:
-        row_index, num_sets = _index(X, index, ptr, dim_size, name)
+        assert index is not None
+        row_index, num_sets = _index(X, index, dim_size, name)
         sets = RaggedSets(row_index, num_sets, present)
 
     if dtype is None:
@@ -68,20 +71,20 @@ def lay_out(
     return sets.hide(X, 0.0), sets
 
 
-def _index(
-    X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, name: str
-) -> tuple[Tensor, int]:
+def _ptr(X: Tensor, ptr: Tensor, dim_size: int | None) -> Tensor:
+    """The offsets as int64."""
+    checks.integers("ptr", ptr)
+    checks.same_device("ptr", ptr, X)
+    if ptr.shape[0] < 1:
+        checks.fail("ptr", "at least one offset, (B + 1,)", ptr)
+    if dim_size is not None and dim_size != ptr.shape[0] - 1:
+        checks.fail("dim_size", f"{ptr.shape[0] - 1}, the number of sets of ptr", dim_size)
+    checks.ptr_values(ptr, X.shape[0])
+    return ptr.long()
+
+
+def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[Tensor, int]:
     """Set of each row as int64, and the number of sets."""
-    if ptr is not None:
-        checks.integers("ptr", ptr)
-        checks.same_device("ptr", ptr, X)
-        if ptr.shape[0] < 1:
-            checks.fail("ptr", "at least one offset, (B + 1,)", ptr)
-        if dim_size is not None and dim_size != ptr.shape[0] - 1:
-            checks.fail("dim_size", f"{ptr.shape[0] - 1}, the number of sets of ptr", dim_size)
-        checks.ptr_values(ptr, X.shape[0])
-        return index_from_ptr(ptr.long(), X.shape[0]), ptr.shape[0] - 1
-    assert index is not None
     checks.integers("index", index)
     checks.same_device("index", index, X)
     if index.shape[0] != X.shape[0]:
@@ -107,12 +110,13 @@ def _present(mask: Tensor, X: Tensor) -> Tensor:
     return mask.unsqueeze(-1)
 
 
-def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> tuple[Tensor, Tensor, Sets]:
-    """log p0 as u, log q0 as v (0 at absent rows), and the sets without the samples of prior 0."""
+def log_priors(
+    X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, Sets]:
+    """log p0, (D,) or (B, D), and log q0 as v, 0 at absent rows; None if uniform. The sets without prior 0."""
     D = X.shape[-1]
-    if p0 is None:
-        log_p0 = uniform_p0(X, sets)
-    else:
+    log_p0 = None
+    if p0 is not None:
         accepted = f"a floating tensor of shape ({D},) or ({sets.num_sets}, {D})"
         checks.floating("p0", p0, accepted)
         checks.same_device("p0", p0, X)
@@ -126,10 +130,10 @@ def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> t
         # negative one is an error that shows.
         p0 = p0.to(X.dtype)
         p0 = torch.where(p0 < 0, torch.nan, p0.clamp_min(torch.finfo(X.dtype).tiny))
-        log_p0 = sets.per_feature(p0.log())
+        log_p0 = p0.log()
 
     if q0 is None:
-        return log_p0, uniform_q0(X, sets), sets
+        return log_p0, None, sets
     accepted = f"a floating tensor of shape {tuple(X.shape[:-1])}"
     checks.floating("q0", q0, accepted)
     checks.same_device("q0", q0, X)
@@ -144,20 +148,10 @@ def log_priors(X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None) -> t
     return log_p0, sets.hide(q0, 1.0).log(), sets
 
 
-def uniform_p0(X: Tensor, sets: Sets) -> Tensor:
-    D = X.shape[-1]
-    return sets.per_feature(torch.full((D,), 1.0 / D, dtype=X.dtype, device=X.device).log())
-
-
-def uniform_q0(X: Tensor, sets: Sets) -> Tensor:
-    log_q0 = -sets.spread(sets.count(X).clamp_min(1.0).log())
-    return log_q0.expand(*X.shape[:-1], 1)
-
-
 def resolve_weights(
     X: Tensor, solver: str, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
-) -> Weights:
-    """The weights as (K,) tensors in the dtype and on the device of X; K = 1 for "converged"."""
+) -> Tensor:
+    """The weights as rows of a tensor (3 or 4, K) in the dtype and on the device of X; K = 1 if "converged"."""
     given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
     converged = checks.converged(K)
     if solver in NEEDS_RHO and not converged:
@@ -168,6 +162,12 @@ def resolve_weights(
     elif rho is not None:
         why = 'K="converged" has no step size' if converged else f"solver={solver!r} has no step size"
         checks.fail("rho", f"None ({why})", rho)
+
+    if K is None or isinstance(K, int):
+        plain = [_number(name, value, X) for name, value in given.items()]
+        if None not in plain and checks.readable(X):  # the usual case, in one operation
+            length = DEFAULT_K if K is None else K
+            return torch.tensor([[value] * length for value in plain], dtype=X.dtype)
 
     values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
     lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
@@ -181,7 +181,13 @@ def resolve_weights(
                 raise ValueError(f"{name}: expected one value (an optimum has no modules), got {value} values")
             others = f"lengths: {lengths}" if K is None else f"K={K!r}"
             raise ValueError(f"{name}: expected a number or {length} values, got {value} values ({others})")
-    return Weights(**{name: value.expand(length) for name, value in values.items()})
+    return torch.stack([value.expand(length) for value in values.values()])
+
+
+def _number(name: str, value: object, X: Tensor) -> float | None:
+    if not isinstance(value, (int, float)):
+        return None
+    return checks.number(name, value, positive=name in ("alpha0", "rho"), dtype=X.dtype)
 
 
 def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:

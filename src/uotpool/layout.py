@@ -133,9 +133,31 @@ class DenseSets(Sets):
 class RaggedSets(Sets):
     """Sets of any sizes as rows (M, D); row i belongs to set index[i]. The rows may come in any order."""
 
-    def __init__(self, index: Tensor, num_sets: int, present: Tensor | None) -> None:
+    def __init__(
+        self,
+        index: Tensor | None,
+        num_sets: int,
+        present: Tensor | None,
+        *,
+        ptr: Tensor | None = None,
+        like: Tensor | None = None,
+    ) -> None:
+        """From `index`, or from `ptr` with the rows `like`, or from the rows alone: one set."""
         super().__init__(num_sets, present)
-        self.index = index
+        self._index, self.ptr, self._like = index, ptr, like
+        self.one = index is None and ptr is None
+
+    @property
+    def index(self) -> Tensor:
+        """Set of each row; made when first asked for."""
+        if self._index is None:
+            assert self._like is not None
+            rows, device = self._like.shape[0], self._like.device
+            if self.ptr is None:
+                self._index = torch.zeros(rows, dtype=torch.int64, device=device)
+            else:
+                self._index = index_from_ptr(self.ptr, rows)
+        return self._index
 
     def _sum(self, Y: Tensor) -> Tensor:
         return segments.sum(Y, self.index, self.num_sets)
@@ -155,6 +177,17 @@ class RaggedSets(Sets):
 
     def per_sample(self, q: Tensor) -> Tensor:
         return q.unsqueeze(-1)
+
+
+def log_priors_as(X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None) -> tuple[Tensor, Tensor]:
+    """log p0, given as (D,) or (B, D), as u, and log q0 as v; uniform where None is given."""
+    if log_p0 is None:
+        D = X.shape[-1]
+        log_p0 = torch.full((D,), 1.0 / D, dtype=X.dtype, device=X.device).log()
+    if log_q0 is None:
+        log_q0 = -sets.spread(sets.count(X).clamp_min(1.0).log())
+        log_q0 = log_q0.expand(*X.shape[:-1], 1)
+    return sets.per_feature(log_p0), log_q0
 
 
 def index_from_ptr(ptr: Tensor, num_rows: int) -> Tensor:

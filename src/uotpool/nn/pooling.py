@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks, dispatch
-from uotpool.inputs import Modules, Weight, lay_out, uniform_p0, uniform_q0
+from uotpool.inputs import Modules, Weight, lay_out
 from uotpool.layout import Sets
 from uotpool.nn.priors import FeaturePrior, SamplePrior
 from uotpool.nn.weights import WeightedModule
 from uotpool.solvers import NEEDS_RHO
-from uotpool.solvers.weights import Weights
 
 Prior = str | nn.Module
 
@@ -104,22 +103,18 @@ class UOTPooling(WeightedModule):
 
     def _prepare(
         self, X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, mask: Tensor | None
-    ) -> tuple[Tensor, Sets, Tensor, Tensor, Weights]:
+    ) -> tuple[Tensor, Sets, Tensor | None, Tensor | None, Tensor]:
         rows, sets = lay_out(X, index, ptr, dim_size, mask)
         if X.shape[-1] != self.dim:
             turned = X.dim() == 3 and X.shape[1] == self.dim
             hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
             checks.fail("X", f"{self.dim} features in the last dimension (dim={self.dim}){hint}", X)
-        if self.p0 is None:
-            log_p0 = uniform_p0(rows, sets)
-        else:
+        log_p0 = log_q0 = None
+        if self.p0 is not None:
             log_p0 = self._log_p0(self.p0, rows, sets, X.dtype)
-        if self.q0 is None:
-            log_q0 = uniform_q0(rows, sets)
-        else:
+        if self.q0 is not None:
             log_q0, sets = self._log_q0(self.q0, rows, sets, X.dtype)
-        weights = Weights(**{k: w.to(rows) for k, w in self.weights()._asdict().items() if w is not None})
-        return rows, sets, log_p0, log_q0, weights
+        return rows, sets, log_p0, log_q0, self._weight_rows(rows)
 
     @staticmethod
     def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
@@ -129,7 +124,7 @@ class UOTPooling(WeightedModule):
         checks.floating("p0", logits, accepted)
         if logits.shape != total.shape:
             checks.fail("p0", accepted, logits)
-        return sets.per_feature(logits.to(rows.dtype).log_softmax(-1))
+        return logits.to(rows.dtype).log_softmax(-1)
 
     @staticmethod
     def _log_q0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> tuple[Tensor, Sets]:

@@ -12,8 +12,8 @@ from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.solvers.weights import Weights
 
-# Learned alpha0 and rho are divided by, and softplus reaches 0 in float32: they stay above this.
-FLOOR = {"alpha0": 1e-6, "alpha1": 0.0, "alpha2": 0.0, "rho": 1e-6}
+# Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32.
+FLOOR = 1e-6
 
 
 class WeightedModule(nn.Module):
@@ -84,16 +84,28 @@ class WeightedModule(nn.Module):
 
     def weights(self) -> Weights:
         """The weights in force, (K,) each (one value for K="converged"), in at least float32."""
-        length = 1 if self.K == "converged" else self.K
-        return Weights(**{name: self._weight(name).expand(length) for name in self._names})
+        return Weights(**self._values())
 
-    def _weight(self, name: str) -> Tensor:
-        raw = self.raw_weights().get(name)
-        if raw is not None:
-            value = raw.to(torch.promote_types(raw.dtype, torch.float32))
-            return nn.functional.softplus(value) + FLOOR[name]
+    def _values(self) -> dict[str, Tensor]:
+        length = 1 if self.K == "converged" else self.K
+        raw = self.raw_weights()
+        values = {
+            name: _positive(raw[name]) if name in raw else self._fixed_weight(name) for name in self._names
+        }
+        return {name: value.expand(length) for name, value in values.items()}
+
+    def _fixed_weight(self, name: str) -> Tensor:
         fixed = self._buffers.get(name)
         return torch.ones(()) if fixed is None else fixed  # none at K = 0: no module reads it
+
+    def _weight_rows(self, like: Tensor) -> Tensor:
+        """The weights as rows of one tensor, in the dtype and on the device of `like`."""
+        raw = self.raw_weights()
+        if len(raw) < len(self._names):
+            return torch.stack([value.to(like) for value in self._values().values()])
+        # The usual case, in few operations: they cost more than a small set.
+        values = _positive(torch.stack(list(raw.values()))).to(like)
+        return values.expand(len(raw), self.K) if self.shared else values
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """`.to()`, `.half()` and the like move the fixed weights but leave their precision.
@@ -113,6 +125,10 @@ class WeightedModule(nn.Module):
         return self
 
 
+def _positive(raw: Tensor) -> Tensor:
+    return nn.functional.softplus(raw.to(torch.promote_types(raw.dtype, torch.float32))) + FLOOR
+
+
 def _inverse(name: str, value: Weight, length: int) -> Tensor:
     """Parameter values whose weight is `value`."""
     argument = f"init[{name!r}]"
@@ -120,7 +136,7 @@ def _inverse(name: str, value: Weight, length: int) -> Tensor:
     target = weight(argument, value, like, positive=True).detach()
     if target.dim() == 1 and target.shape[0] not in (1, length):
         checks.fail(argument, "one number" if length == 1 else f"a number or {length} numbers", value)
-    if bool((target < FLOOR[name]).any()):
-        checks.fail(argument, f"values >= {FLOOR[name]}, the least that a learned {name} can be", value)
-    above = (target - FLOOR[name]).clamp_min(1e-12)
+    if bool((target < FLOOR).any()):
+        checks.fail(argument, f"values >= {FLOOR}, the least that a learned {name} can be", value)
+    above = (target - FLOOR).clamp_min(1e-12)
     return above + torch.log(-torch.expm1(-above))  # softplus^-1, for large values too

@@ -1,0 +1,137 @@
+"""What a call costs besides arithmetic, on a set of 5 samples with 8 features, and where that goes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from bench.cases import layer, samples, show, timed, truth, verify
+from bench.report import COST, MICROSECONDS, Case, Row, Target, judge
+from bench.session import BOTH, FORWARD, SOLVERS, Session
+from bench.timing import Call
+from uotpool import dispatch, inputs, uot_pool
+from uotpool.kernels import library
+from uotpool.nn import UOTPooling
+
+SIZE = (1, 5, 8)
+TARGET = Target("<=", 80, MICROSECONDS)
+FUNCTION, WITH_GRAPH = "function", "forward, graph kept"
+SOLVE, NATIVE = "dispatch, autograd, op", "native call"
+KNOWN_ABI = 1  # of the library's interface
+STAGES = "share of the stages in the layer's forward; each timed alone, the rest is what remains"
+
+
+def run(session: Session) -> list[Row]:
+    rows: list[Row] = []
+    for solver in session.track(SOLVERS, "latency"):
+        rows += _calls(session, solver) + _stages(session, solver)
+    return rows
+
+
+def _calls(session: Session, solver: str) -> list[Row]:
+    X = samples(SIZE)
+    threads = session.threads[0]
+    torch.set_num_threads(threads)
+    ours, reference = layer(SIZE[2], solver), layer(SIZE[2], solver, impl="reference")
+    verify(ours, truth(ours, X), X)
+    calls: dict[tuple[str, str], Call] = {}
+    for impl, pool in (("auto", ours), ("reference", reference)):
+        calls[FUNCTION, impl] = _function(X, solver, impl)
+        calls[FORWARD, impl] = timed(pool, FORWARD, X)
+        calls[WITH_GRAPH, impl] = _with_graph(pool, X)
+        calls[BOTH, impl] = timed(pool, BOTH, X)
+    seconds = session.measure(calls, threads)
+    rows = []
+    for mode in (FUNCTION, FORWARD, WITH_GRAPH, BOTH):
+        mine, theirs = seconds[mode, "auto"], seconds[mode, "reference"]
+        case = Case("latency", show(SIZE), solver, mode, threads)
+        us = (1e6 * mine, 1e6 * theirs)
+        name = "uot_pool with numbers" if mode == FUNCTION else "layer"
+        rows.append(Row(*case, name, "exact reference", *us, mine / theirs, COST, *judge(TARGET, us[0])))
+    return rows
+
+
+def _function(X: torch.Tensor, solver: str, impl: str) -> Call:
+    rho = None if solver == "sinkhorn" else 1.0
+    return lambda: uot_pool(X, 0.5, 1.0, 1.0, rho, solver=solver, impl=impl)
+
+
+def _with_graph(pool: UOTPooling, X: torch.Tensor) -> Call:
+    leaf = X.detach().requires_grad_()
+    return lambda: pool(leaf)
+
+
+def _stages(session: Session, solver: str) -> list[Row]:
+    """The layer's forward under no_grad, and with a graph, taken apart."""
+    rows: list[Row] = []
+    threads = session.threads[0]
+    for mode in (FORWARD, WITH_GRAPH):
+        X = samples(SIZE).requires_grad_(mode == WITH_GRAPH)
+        pool = layer(SIZE[2], solver)
+        with torch.set_grad_enabled(mode == WITH_GRAPH):
+            stages = _usable(stage_calls(pool, X))
+            seconds = session.measure(stages | {"whole call": partial(pool, X)}, threads)
+        whole = seconds.pop("whole call")
+        if NATIVE in seconds and SOLVE in seconds:
+            seconds[SOLVE] -= seconds[NATIVE]
+        seconds["the rest"] = whole - sum(seconds.values())
+        case = Case("latency", show(SIZE), solver, mode, threads)
+        for name, alone in seconds.items():
+            stage = max(alone, 1e-9)  # stages timed alone may add up to more than the whole
+            us = (1e6 * stage, 1e6 * whole)
+            rows.append(Row(*case, name, "layer", *us, stage / whole, COST, "", "", STAGES))
+    return rows
+
+
+def stage_calls(pool: UOTPooling, X: torch.Tensor) -> dict[str, Callable[[], Call]]:
+    """Each stage of `UOTPooling.forward` as a function that prepares it and returns the call."""
+
+    def solve() -> Call:
+        prepared = pool._prepare(X, None, None, None, None)
+        return lambda: dispatch.pool(*prepared, pool.rule)
+
+    return {
+        "arguments, layout": lambda: lambda: inputs.lay_out(X, None, None, None, None),
+        "weights (softplus)": lambda: pool.weights,
+        SOLVE: solve,
+        NATIVE: lambda: native_call(pool, X),
+    }
+
+
+def native_call(pool: UOTPooling, X: torch.Tensor) -> Call:
+    """The library's forward pass alone, by ctypes, with everything ready."""
+    if library.ABI != KNOWN_ABI or library.missing():
+        raise NotImplementedError
+    loaded = library.load()
+    assert loaded is not None
+    data = X.detach()
+    weights = torch.stack([w.detach() for w in pool.weights() if w is not None])
+    out = torch.empty(SIZE[0], SIZE[2])
+    B, N, D = SIZE
+    sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1}
+    arrays = {"X": data.data_ptr(), "weights": weights.data_ptr(), "out": out.data_ptr()}
+    call = ctypes.byref(library.Call(solver=SOLVERS.index(pool.rule.solver), **sizes, **arrays))
+    library.check(loaded.uotpool_forward(call))
+    if not torch.allclose(out, pool(X).detach(), rtol=1e-4, atol=1e-5):
+        raise NotImplementedError  # the interface means something else by now
+
+    def forward(kept: tuple[torch.Tensor, ...] = (data, weights, out)) -> object:
+        return loaded.uotpool_forward(call)  # reads and writes what `kept` keeps alive
+
+    return forward
+
+
+def _usable(stages: dict[str, Callable[[], Call]]) -> dict[str, Call]:
+    """Those that work: they reach inside the package, whose inside may change. The others are in the rest."""
+    found: dict[str, Call] = {}
+    for name, prepare in stages.items():
+        try:
+            call = prepare()
+            call()
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            continue
+        found[name] = call
+    return found

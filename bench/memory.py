@@ -1,0 +1,98 @@
+"""Peak extra memory of the layer, against the size of X and against more modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from bench.cases import Size, only_reference, show
+from bench.report import COST, ROOT, Case, Row, Target, at_most, judge
+from bench.session import BOTH, FORWARD, SOLVERS, Session
+
+FEW, MANY = 4, 32
+NOTE = (
+    "extra: what a call adds to the resident memory of a fresh process at its peak. X is there already; the "
+    "output and dX (one size of X) are not"
+)
+EAGER = {"formulation": "paper", "impl": "reference"}
+
+
+class Probe(NamedTuple):
+    size: Size
+    solver: str
+    mode: str
+    K: int
+    how: dict[str, str]  # more options of the layer
+
+
+def run(session: Session) -> list[Row]:
+    size, bag = _sizes(session)
+    solvers = SOLVERS[:1] if session.quick else SOLVERS
+    threads = max(session.threads)  # each thread has its scratch
+    probes = [Probe(size, solver, BOTH, K, {}) for solver in solvers for K in (FEW, MANY)]
+    probes.append(Probe(bag, "sinkhorn", FORWARD, FEW, {}))
+    if not session.quick:
+        probes += [Probe(bag, "sinkhorn", BOTH, FEW, {}), Probe(size, "sinkhorn", BOTH, FEW, EAGER)]
+
+    rows: list[Row] = []
+    extra: dict[tuple[str, int], float] = {}
+    for probe, used in zip(probes, _measure(session, probes, threads), strict=True):
+        case = Case("memory", show(probe.size), probe.solver, probe.mode, threads)
+        B, N, D = probe.size
+        name = f"extra, K={probe.K}" + (" (eager)" if probe.how else "")
+        rows.append(_row(case, name, "size of X", used, 4.0 * B * N * D, _target(probe, size)))
+        if probe.size == size and not probe.how:
+            extra[probe.solver, probe.K] = used
+    for solver in solvers:
+        case = Case("memory", show(size), solver, BOTH, threads)
+        small, large = sorted((extra[solver, FEW], extra[solver, MANY]))
+        target = at_most(1.1) if solver == "sinkhorn" else None
+        rows.append(_row(case, f"larger of K={FEW}, {MANY}", "smaller", large, small, target))
+    return rows
+
+
+def _sizes(session: Session) -> tuple[Size, Size]:
+    if session.quick:
+        return (64, 49, 128), (1, 2000, 128)
+    if only_reference():
+        return (32, 49, 512), (1, 5000, 512)  # that keeps ten copies of X a module
+    return (256, 49, 512), (1, 50_000, 512)
+
+
+def _target(probe: Probe, size: Size) -> Target | None:
+    if probe.solver != "sinkhorn" or probe.how:
+        return None
+    if probe.size == size:
+        return at_most(3)
+    return at_most(2) if probe.mode == FORWARD else None
+
+
+def _row(case: Case, candidate: str, baseline: str, ours: float, theirs: float, target: Target | None) -> Row:
+    ratio = ours / theirs
+    mib = (ours / 2**20, theirs / 2**20)
+    return Row(*case, candidate, baseline, None, None, ratio, COST, *judge(target, ratio), NOTE, *mib)
+
+
+def _measure(session: Session, probes: list[Probe], threads: int) -> list[float]:
+    """Extra bytes of each; two at a time, since what counts is a process's own."""
+    with ThreadPoolExecutor(2) as two:
+        results = [two.submit(_probe, probe, threads) for probe in probes]
+        return [result.result() for result in session.track(results, "memory")]
+
+
+def _probe(probe: Probe, threads: int) -> float:
+    what: dict[str, Any] = probe._asdict() | {"threads": threads}
+    what["backward"] = what.pop("mode") == BOTH
+    command = [sys.executable, "-m", "bench.memory_probe", json.dumps(what)]
+    # glibc learns from what is freed to keep large blocks, and then peaks depend on chance. Fixed at its start
+    # value, the threshold has each large block taken from and given back to the system.
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"bench: the memory probe {what} failed:\n{done.stderr}")
+    # Pages are counted in bulk now and then, so a call that needs next to nothing may show 0.
+    return max(float(done.stdout), 4096.0)

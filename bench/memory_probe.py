@@ -1,0 +1,70 @@
+"""Peak extra memory of one call, measured in a process of its own: `python -m bench.memory_probe '{...}'`.
+
+Resident memory as the kernel counts it, not torch's counters: the native scratch is not torch's. What counts is
+what the call adds to the process with X already there: scratch, saved tensors, the output, dX.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uotpool import UOTPooling
+
+STATUS = Path("/proc/self/status")
+
+
+def kib(field: str) -> int:
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise LookupError(field)
+
+
+def start() -> int:
+    """KiB resident now; from here on `peak` counts, where Linux lets it be reset."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # no such file, or not allowed: then the peak so far counts
+        return peak()
+    return kib("VmRSS")
+
+
+def peak() -> int:
+    try:
+        return kib("VmHWM")
+    except (OSError, LookupError):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most // 1024 if sys.platform == "darwin" else most
+
+
+def probe(size: list[int], solver: str, K: int, backward: bool, threads: int, how: dict[str, Any]) -> int:
+    """Extra bytes at the peak of one call."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    B, N, D = size
+    pool = UOTPooling(D, solver=solver, K=K, **how)
+    X = torch.randn(B, N, D, requires_grad=backward)
+    dout = torch.ones(B, D)
+
+    def call(X: torch.Tensor, dout: torch.Tensor) -> None:
+        if backward:
+            torch.autograd.grad(pool(X), [X, *pool.parameters()], dout, allow_unused=True)
+        else:
+            with torch.no_grad():
+                pool(X)
+
+    # Libraries, thread pools and code pages are loaded by a tiny call; they are no cost of the large one.
+    call(torch.randn(threads, 2, D, requires_grad=backward), dout[:1].expand(threads, D))
+    before = start()
+    call(X, dout)
+    return 1024 * (peak() - before)
+
+
+if __name__ == "__main__":
+    print(probe(**json.loads(sys.argv[1])))

@@ -1,0 +1,354 @@
+// The C interface: refuses what is wrong, chooses the instruction set, spreads the bags over threads.
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+
+#include "job.h"
+#include "threads.h"
+#include "uotpool.h"
+
+#define UOTPOOL_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+const Kernels *kernels_of(int isa) {
+    switch (isa) {
+    case UOTPOOL_BASELINE:
+        return &uotpool_kernels_baseline;
+#ifdef UOTPOOL_HAVE_AVX2
+    case UOTPOOL_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &uotpool_kernels_avx2 : nullptr;
+#endif
+#ifdef UOTPOOL_HAVE_AVX512
+    case UOTPOOL_AVX512:
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")
+                   ? &uotpool_kernels_avx512
+                   : nullptr;
+#endif
+    default:
+        return nullptr;
+    }
+}
+
+int best_isa() {
+    for (int isa = UOTPOOL_AVX512; isa > UOTPOOL_BASELINE; --isa)
+        if (kernels_of(isa))
+            return isa;
+    return UOTPOOL_BASELINE;
+}
+
+std::atomic<int> &chosen() {
+    static std::atomic<int> isa{best_isa()};
+    return isa;
+}
+
+// A bag with fewer entries than this is not worth a thread of its own.
+constexpr int64_t TASK_ENTRIES = int64_t(1) << 14;
+// A bag of at least so many chunks is worked on by all threads together, one such bag after the other: fewer of them
+// in scratch at a time, and a single one still uses the machine.
+constexpr int64_t TEAM_CHUNKS = 4;
+
+bool aligned(const void *p, size_t to) { return (uintptr_t)p % to == 0; }
+
+struct Sizes {
+    int64_t weights; // rows of `weights`
+    size_t item;
+};
+
+int check(const uotpool_call &c, int backward, Sizes &sizes) {
+    if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.solver < UOTPOOL_SINKHORN || c.solver > UOTPOOL_BADMM_Q)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
+        return UOTPOOL_BAD_ARGUMENT;
+    // Scratch is at most (2 K + 8) matrices and some dozens of vectors for each module (badmm_q.h): with these bounds
+    // neither its size nor any other product overflows.
+    const int64_t most = int64_t(1) << 40;
+    if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > most || c.M < 0 || c.M > most || c.N < 0 || c.N > most)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.D < 1 || c.D > (int64_t(1) << 31) || c.threads < 1 || c.threads > 4096)
+        return UOTPOOL_BAD_ARGUMENT;
+    int64_t bytes;
+    if (__builtin_mul_overflow(c.M + 64, (c.D + 64) * 32, &bytes) || __builtin_mul_overflow(bytes, c.K + 64, &bytes) ||
+        __builtin_mul_overflow(c.B, c.D * 8, &bytes) || __builtin_mul_overflow(c.B, c.K * 32, &bytes))
+        return UOTPOOL_BAD_ARGUMENT;
+    sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
+    sizes.weights = c.solver == UOTPOOL_SINKHORN ? 3 : 4;
+
+    if ((!c.X && c.M > 0) || !c.weights || (c.rows && !c.ptr))
+        return UOTPOOL_NULL_POINTER;
+    const bool some = c.head == UOTPOOL_POOLED ? c.B > 0 : c.M > 0;
+    if (some && (backward ? !c.dout : !c.out))
+        return UOTPOOL_NULL_POINTER;
+    if ((c.dlog_p0 && !c.log_p0) || (c.dlog_q0 && !c.log_q0))
+        return UOTPOOL_NULL_POINTER;
+    const void *floats[] = {c.X, c.log_p0, c.log_q0, c.weights, c.dout, c.out, c.dX, c.dlog_p0, c.dlog_q0, c.dweights};
+    for (const void *p : floats)
+        if (!aligned(p, sizes.item))
+            return UOTPOOL_MISALIGNED;
+    if (!aligned(c.ptr, 8) || !aligned(c.rows, 8))
+        return UOTPOOL_MISALIGNED;
+
+    if (!c.ptr) {
+        int64_t rows;
+        if (__builtin_mul_overflow(c.B, c.N, &rows) || rows != c.M)
+            return UOTPOOL_BAD_ARGUMENT;
+        return UOTPOOL_OK;
+    }
+    if (c.ptr[0] != 0)
+        return UOTPOOL_BAD_ARGUMENT;
+    for (int64_t b = 0; b < c.B; ++b)
+        if (c.ptr[b + 1] < c.ptr[b])
+            return UOTPOOL_BAD_ARGUMENT;
+    if (c.rows ? c.ptr[c.B] > c.M : c.ptr[c.B] != c.M)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.rows)
+        for (int64_t i = 0; i < c.ptr[c.B]; ++i)
+            if (c.rows[i] < 0 || c.rows[i] >= c.M)
+                return UOTPOOL_BAD_ARGUMENT;
+    return UOTPOOL_OK;
+}
+
+int64_t first_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b] : b * c.N; }
+int64_t size_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b + 1] - c.ptr[b] : c.N; }
+
+void *take(size_t bytes) {
+    void *p = nullptr;
+    return posix_memalign(&p, 64, bytes ? bytes : 64) == 0 ? p : nullptr;
+}
+
+// Zeros where no bag writes: rows that are absent, and everything of an empty bag.
+void clear(const uotpool_call &c, int backward, size_t item) {
+    const bool gaps = c.rows != nullptr;
+    if (!backward) {
+        if (c.head == UOTPOOL_PLAN) {
+            if (gaps)
+                memset(c.out, 0, size_t(c.M * c.D) * item);
+            return;
+        }
+        for (int64_t b = 0; b < c.B; ++b)
+            if (size_of(c, b) == 0)
+                memset((char *)c.out + size_t(b * c.D) * item, 0, size_t(c.D) * item);
+        return;
+    }
+    if (gaps && c.dX)
+        memset(c.dX, 0, size_t(c.M * c.D) * item);
+    if (gaps && c.dlog_q0)
+        memset(c.dlog_q0, 0, size_t(c.M) * item);
+}
+
+void run_inline(const Team *, int64_t tasks, void (*fn)(void *, int64_t), void *context) {
+    for (int64_t i = 0; i < tasks; ++i)
+        fn(context, i);
+}
+
+void run_together(const Team *team, int64_t tasks, void (*fn)(void *, int64_t), void *context) {
+    run_tasks(tasks, team->threads, fn, context);
+}
+
+// The bags of one task, one after the other in the same scratch.
+struct Batch {
+    const Job *job;
+    const Kernels *kernels;
+    int64_t bags_a_task, chunk_rows;
+    size_t scratch;
+    std::atomic<int> *status;
+};
+
+bool is_large(const Batch &batch, int64_t n) { return n > batch.chunk_rows * (TEAM_CHUNKS - 1); }
+
+void run_batch(void *context, int64_t task) {
+    const Batch &batch = *(const Batch *)context;
+    const uotpool_call &c = *batch.job->call;
+    const Team alone = {run_inline, 1};
+    void *scratch = take(batch.scratch);
+    if (!scratch) {
+        batch.status->store(UOTPOOL_NO_MEMORY);
+        return;
+    }
+    const int64_t begin = task * batch.bags_a_task, end = begin + batch.bags_a_task;
+    for (int64_t b = begin; b < end && b < c.B; ++b) {
+        const int64_t n = size_of(c, b);
+        if (n > 0 && !is_large(batch, n))
+            batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch, &alone);
+    }
+    free(scratch);
+}
+
+int run_bags(const Job &job, const Kernels &kernels) {
+    const uotpool_call &c = *job.call;
+    std::atomic<int> status{UOTPOOL_OK};
+    Batch batch = {&job, &kernels, 1, kernels.chunk_rows(&job), 0, &status};
+    int64_t small_rows = 0, largest_small = 0, large = 0;
+    for (int64_t b = 0; b < c.B; ++b) {
+        const int64_t n = size_of(c, b);
+        if (is_large(batch, n)) {
+            ++large;
+        } else {
+            small_rows += n;
+            largest_small = n > largest_small ? n : largest_small;
+        }
+    }
+    if (large > 0) {
+        const Team together = {run_together, c.threads};
+        for (int64_t b = 0; b < c.B; ++b) {
+            const int64_t n = size_of(c, b);
+            if (!is_large(batch, n))
+                continue;
+            void *scratch = take(kernels.scratch(&job, n));
+            if (!scratch)
+                return UOTPOOL_NO_MEMORY;
+            kernels.bag(&job, b, first_of(c, b), n, scratch, &together);
+            free(scratch);
+        }
+    }
+    if (small_rows > 0) {
+        batch.scratch = kernels.scratch(&job, largest_small);
+        // Tasks of a size that is worth handing out, and a few for each thread so that they end together.
+        const int64_t entries = small_rows * c.D;
+        int64_t tasks = entries / TASK_ENTRIES;
+        tasks = tasks > 8 * c.threads ? 8 * c.threads : tasks;
+        tasks = tasks > c.B ? c.B : tasks;
+        tasks = tasks < 1 || c.threads == 1 ? 1 : tasks;
+        batch.bags_a_task = (c.B + tasks - 1) / tasks;
+        tasks = (c.B + batch.bags_a_task - 1) / batch.bags_a_task;
+        run_tasks(tasks, c.threads, run_batch, &batch);
+    }
+    return status.load();
+}
+
+template <class T> void sum_bags(const T *each, int64_t bags, int64_t n, T *out) {
+    for (int64_t i = 0; i < n; ++i)
+        out[i] = 0;
+    for (int64_t b = 0; b < bags; ++b)
+        for (int64_t i = 0; i < n; ++i)
+            out[i] += each[b * n + i];
+}
+
+// Derivatives that all bags share are summed in the order of the bags, whoever worked on them.
+template <class T> void sum_weights(const double *each, int64_t bags, int64_t n, T *out) {
+    for (int64_t i = 0; i < n; ++i) {
+        double s = 0;
+        for (int64_t b = 0; b < bags; ++b)
+            s += each[b * n + i];
+        out[i] = T(s);
+    }
+}
+
+int run(const uotpool_call *call, int backward) {
+    if (!call)
+        return UOTPOOL_NULL_POINTER;
+    const uotpool_call &c = *call;
+    Sizes sizes;
+    const int bad = check(c, backward, sizes);
+    if (bad)
+        return bad;
+    clear(c, backward, sizes.item);
+    Job job = {call, backward, nullptr, nullptr};
+    const int64_t weights = sizes.weights * c.K;
+    void *each_p0 = nullptr;
+    if (backward && c.dweights) {
+        job.dweights = (double *)calloc(size_t(c.B * weights) + 1, sizeof(double));
+        if (!job.dweights)
+            return UOTPOOL_NO_MEMORY;
+    }
+    if (backward && c.dlog_p0) {
+        job.dlog_p0 = c.dlog_p0;
+        if (c.p0_shared)
+            job.dlog_p0 = each_p0 = take(size_t(c.B * c.D) * sizes.item);
+        if (!job.dlog_p0) {
+            free(job.dweights);
+            return UOTPOOL_NO_MEMORY;
+        }
+        for (int64_t b = 0; b < c.B; ++b)
+            if (size_of(c, b) == 0)
+                memset((char *)job.dlog_p0 + size_t(b * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
+    }
+    const int status = run_bags(job, *kernels_of(chosen().load()));
+    if (status == UOTPOOL_OK && backward && c.dweights) {
+        if (c.dtype == UOTPOOL_FLOAT32)
+            sum_weights(job.dweights, c.B, weights, (float *)c.dweights);
+        else
+            sum_weights(job.dweights, c.B, weights, (double *)c.dweights);
+    }
+    if (status == UOTPOOL_OK && each_p0) {
+        if (c.dtype == UOTPOOL_FLOAT32)
+            sum_bags((const float *)each_p0, c.B, c.D, (float *)c.dlog_p0);
+        else
+            sum_bags((const double *)each_p0, c.B, c.D, (double *)c.dlog_p0);
+    }
+    free(each_p0);
+    free(job.dweights);
+    return status;
+}
+
+} // namespace
+
+UOTPOOL_EXPORT int uotpool_abi(void) { return UOTPOOL_ABI; }
+
+UOTPOOL_EXPORT int uotpool_isa(void) { return chosen().load(); }
+
+UOTPOOL_EXPORT int uotpool_has_isa(int isa) { return kernels_of(isa) != nullptr; }
+
+UOTPOOL_EXPORT int uotpool_set_isa(int isa) {
+    if (!kernels_of(isa))
+        return UOTPOOL_NO_SUCH_ISA;
+    chosen().store(isa);
+    return UOTPOOL_OK;
+}
+
+UOTPOOL_EXPORT int uotpool_forward(const uotpool_call *call) { return run(call, 0); }
+
+UOTPOOL_EXPORT int uotpool_backward(const uotpool_call *call) { return run(call, 1); }
+
+UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
+    if (!call)
+        return -UOTPOOL_NULL_POINTER;
+    Sizes sizes;
+    uotpool_call c = *call;
+    c.out = c.out ? c.out : (void *)64; // only sizes count here, and nothing is read or written
+    c.dout = c.dout ? c.dout : (void *)64;
+    const int bad = check(c, backward, sizes);
+    if (bad)
+        return -bad;
+    const Job job = {&c, backward, nullptr, nullptr};
+    const Kernels &kernels = *kernels_of(chosen().load());
+    int64_t largest = 0;
+    for (int64_t b = 0; b < c.B; ++b)
+        largest = size_of(c, b) > largest ? size_of(c, b) : largest;
+    return largest ? (int64_t)kernels.scratch(&job, largest) : 0;
+}
+
+UOTPOOL_EXPORT int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N,
+                                 int64_t *ptr, int64_t *rows) {
+    if (M < 0 || B < 0 || N < 0 || B > (int64_t(1) << 40) || M > (int64_t(1) << 40))
+        return UOTPOOL_BAD_ARGUMENT;
+    if (!ptr || (!rows && M > 0))
+        return UOTPOOL_NULL_POINTER;
+    if (!aligned(index, 8) || !aligned(ptr, 8) || !aligned(rows, 8))
+        return UOTPOOL_MISALIGNED;
+    if (!index && (N == 0 ? M > 0 : M / N > B || M % N != 0))
+        return UOTPOOL_BAD_ARGUMENT;
+    memset(ptr, 0, size_t(B + 1) * sizeof(int64_t));
+    for (int64_t i = 0; i < M; ++i) {
+        const int64_t b = index ? index[i] : i / N;
+        if (b < 0 || b >= B)
+            return UOTPOOL_BAD_ARGUMENT;
+        ptr[b + 1] += !present || present[i];
+    }
+    for (int64_t b = 0; b < B; ++b)
+        ptr[b + 1] += ptr[b];
+    // Each bag's offset moves on as its rows come, and ends where the next begins.
+    for (int64_t i = 0; i < M; ++i)
+        if (!present || present[i])
+            rows[ptr[index ? index[i] : i / N]++] = i;
+    for (int64_t b = B; b > 0; --b)
+        ptr[b] = ptr[b - 1];
+    ptr[0] = 0;
+    for (int64_t i = ptr[B]; i < M; ++i)
+        rows[i] = 0; // not used, but not left to chance
+    return UOTPOOL_OK;
+}

@@ -1,0 +1,32 @@
+// What api.cpp hands to the kernels of one instruction set.
+#pragma once
+
+#include <stddef.h>
+
+#include "uotpool.h"
+
+// Runs fn(context, i) for i = 0 .. tasks - 1, on several threads where `team` has them.
+struct Team {
+    void (*run)(const Team *team, int64_t tasks, void (*fn)(void *context, int64_t i), void *context);
+    int64_t threads;
+};
+
+struct Job {
+    const uotpool_call *call;
+    int backward;
+    double *dweights;   // (B, weights of the solver, K): of each bag, summed in order by api.cpp
+    void *dlog_p0;      // (B, D)
+};
+
+struct Kernels {
+    // Rows of a bag that are worked on as one piece. It depends on nothing but D: so do not the bits of a result.
+    int64_t (*chunk_rows)(const Job *job);
+    // Bytes of scratch for a bag of n samples.
+    size_t (*scratch)(const Job *job, int64_t n);
+    // Solve bag b of n samples, the first of them `first` (in rows, or in X).
+    void (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
+};
+
+extern "C" {
+extern const Kernels uotpool_kernels_baseline, uotpool_kernels_avx2, uotpool_kernels_avx512;
+}

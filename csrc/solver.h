@@ -1,0 +1,93 @@
+// What the solvers have in common: where a bag's numbers come from and where its results go.
+#pragma once
+
+#include "bag.h"
+
+namespace {
+
+template <class T> struct Source {
+    const Job *job;
+    int64_t b, first, n;
+
+    const uotpool_call &call() const { return *job->call; }
+    bool backward() const { return job->backward; }
+    bool plan() const { return call().head == UOTPOOL_PLAN; }
+    int64_t K() const { return call().K; }
+    const int64_t *rows() const { return call().rows ? call().rows + first : nullptr; }
+    // Offset of the first row in arrays of M rows; rows() counts from the start of the array instead.
+    int64_t start() const { return call().rows ? 0 : first; }
+    int64_t row(int64_t i) const { return rows() ? rows()[i] : first + i; }
+
+    const T *X() const { return (const T *)call().X + start() * call().D; }
+    double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
+    void add_dweight(int which, int64_t k, double value) const {
+        if (job->dweights) {
+            const int count = call().solver == UOTPOOL_SINKHORN ? 3 : 4;
+            job->dweights[(b * count + which) * K() + k] += value;
+        }
+    }
+
+    // log p0 and log q0 of the bag, normalised, and themselves.
+    void log_priors(T *log_p0, T *p0, T *log_q0, T *q0) const {
+        const uotpool_call &c = call();
+        if (const T *p = (const T *)c.log_p0) {
+            memcpy(log_p0, c.p0_shared ? p : p + b * c.D, size_t(c.D) * sizeof(T));
+            normalise(log_p0, p0, c.D);
+        } else {
+            uniform(log_p0, p0, c.D);
+        }
+        if (const T *q = (const T *)c.log_q0) {
+            for (int64_t i = 0; i < n; ++i)
+                log_q0[i] = q[row(i)];
+            normalise(log_q0, q0, n);
+        } else {
+            uniform(log_q0, q0, n);
+        }
+    }
+
+    static void uniform(T *log_p, T *p, int64_t count) {
+        const T one = T(1.0 / double(count)), log_one = T(-__builtin_log(double(count)));
+        each<T>(count, [&](int64_t i) {
+            st(log_p + i, log_one - V<T>{});
+            st(p + i, one - V<T>{});
+        });
+        fill_padding(log_p, count, T(0));
+        fill_padding(p, count, T(0));
+    }
+
+    // From derivatives by the normalised log priors to those by what was given.
+    void store_dpriors(const T *dlog_p0, const T *p0, const T *dlog_q0, const T *q0) const {
+        const uotpool_call &c = call();
+        if (job->dlog_p0) {
+            const T total = T(sum(dlog_p0, c.D));
+            T *out = (T *)job->dlog_p0 + b * c.D;
+            for (int64_t d = 0; d < c.D; ++d)
+                out[d] = dlog_p0[d] - p0[d] * total;
+        }
+        if (c.dlog_q0) {
+            const T total = T(sum(dlog_q0, n));
+            for (int64_t i = 0; i < n; ++i)
+                ((T *)c.dlog_q0)[row(i)] = dlog_q0[i] - q0[i] * total;
+        }
+    }
+
+    const T *dy() const { return (const T *)call().dout + b * call().D; }
+    const T *dP() const { return (const T *)call().dout + start() * call().D; }
+
+    void store_pooled(const T *top, const T *mean) const {
+        T *y = (T *)call().out + b * call().D;
+        for (int64_t d = 0; d < call().D; ++d)
+            y[d] = top[d] + mean[d];
+    }
+    // The plan softmax_d(rows) marginal_n takes the place of X in the bag.
+    void store_plan(Bag<T> &bag, const RowLse<T> &q, const T *marginal) const {
+        bag.plan(q, marginal);
+        bag.scatter(bag.X, rows(), (T *)call().out + start() * bag.D);
+    }
+    void store_dX(Bag<T> &bag) const {
+        if (call().dX)
+            bag.scatter(bag.dX, rows(), (T *)call().dX + start() * bag.D);
+    }
+};
+
+} // namespace

@@ -1,0 +1,75 @@
+/* C interface of the fused kernels. Raw pointers, 64-bit sizes, a status; nothing of torch or Python.
+ *
+ * A batch is B sets ("bags") of samples. X has M rows of D features, contiguous. Which rows belong to which bag:
+ *   rows == NULL, ptr == NULL   bag b has the rows b N .. (b + 1) N - 1
+ *   rows == NULL, ptr != NULL   bag b has the rows ptr[b] .. ptr[b + 1] - 1
+ *   rows != NULL                bag b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1]; others are absent
+ * `dtype` is that of every floating array.
+ */
+#ifndef UOTPOOL_H
+#define UOTPOOL_H
+
+#include <stdint.h>
+
+#define UOTPOOL_ABI 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { UOTPOOL_FLOAT32 = 0, UOTPOOL_FLOAT64 = 1 };
+enum { UOTPOOL_SINKHORN = 0, UOTPOOL_BADMM_E = 1, UOTPOOL_BADMM_Q = 2 };
+enum { UOTPOOL_POOLED = 0, UOTPOOL_PLAN = 1 }; /* what comes out */
+enum { UOTPOOL_BASELINE = 0, UOTPOOL_AVX2 = 1, UOTPOOL_AVX512 = 2 };
+
+enum {
+    UOTPOOL_OK = 0,
+    UOTPOOL_BAD_ARGUMENT = 1, /* an unknown code, a negative or too large size, ptr or rows out of range */
+    UOTPOOL_NULL_POINTER = 2,
+    UOTPOOL_MISALIGNED = 3,
+    UOTPOOL_NO_MEMORY = 4,
+    UOTPOOL_NO_SUCH_ISA = 5 /* not built, or not of this CPU */
+};
+
+typedef struct uotpool_call {
+    int64_t dtype, solver, head;
+    int64_t K, B, M, N, D;
+    int64_t threads;
+    int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
+    const void *X;         /* (M, D) */
+    const int64_t *ptr;    /* (B + 1) */
+    const int64_t *rows;   /* (ptr[B]) */
+    const void *log_p0;    /* NULL: uniform */
+    const void *log_q0;    /* (M); NULL: uniform in each bag */
+    const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM */
+    const void *dout;      /* backward: derivative by the output, (B, D) or (M, D) */
+    void *out;             /* forward: (B, D) pooled, or the plan (M, D) */
+    void *dX;              /* backward, each of these NULL where not wanted: (M, D) */
+    void *dlog_p0;         /* shape of log_p0 */
+    void *dlog_q0;         /* (M) */
+    void *dweights;        /* shape of weights */
+} uotpool_call;
+
+int uotpool_abi(void);
+
+/* The best instruction set of this CPU that is built in is chosen at load. */
+int uotpool_isa(void);
+int uotpool_has_isa(int isa);
+int uotpool_set_isa(int isa);
+
+/* All of `out`, or of every wanted derivative, is written: zeros where a bag is empty or a row absent. */
+int uotpool_forward(const uotpool_call *call);
+int uotpool_backward(const uotpool_call *call);
+
+/* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. */
+int64_t uotpool_scratch(const uotpool_call *call, int backward);
+
+/* Rows grouped by bag in their order, from the bag of each row (any order) and which rows are there (one byte
+ * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of bag i / N. */
+int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N, int64_t *ptr,
+                  int64_t *rows);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

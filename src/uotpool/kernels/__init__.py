@@ -1,0 +1,1 @@
+"""The fused CPU kernels: `library` loads them, `ops` makes them torch operations."""

@@ -1,0 +1,140 @@
+"""The compiled library of csrc/, loaded by ctypes: what csrc/uotpool.h declares, and whether it is there.
+
+Environment variables, read once, at import:
+    UOTPOOL_ISA: run the code for this instruction set (one of `ISAS`) instead of the best that the CPU has.
+    UOTPOOL_LIBRARY: for developers: path of another build of the library, as `make sanitize` uses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_int, c_int64, c_void_p
+from pathlib import Path
+
+ABI = 1
+ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
+
+OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
+
+_SIZES = "dtype solver head K B M N D threads p0_shared"
+_ARRAYS = "X ptr rows log_p0 log_q0 weights dout out dX dlog_p0 dlog_q0 dweights"
+
+
+class Call(ctypes.Structure):
+    """`uotpool_call`, field by field. An array is the integer of its address, or None."""
+
+    _fields_ = [(name, c_int64) for name in _SIZES.split()] + [(name, c_void_p) for name in _ARRAYS.split()]
+
+
+_SIGNATURES: dict[str, tuple[type, list[type]]] = {
+    "uotpool_isa": (c_int, []),
+    "uotpool_has_isa": (c_int, [c_int]),
+    "uotpool_set_isa": (c_int, [c_int]),
+    "uotpool_forward": (c_int, [POINTER(Call)]),
+    "uotpool_backward": (c_int, [POINTER(Call)]),
+    "uotpool_scratch": (c_int64, [POINTER(Call), c_int]),
+    "uotpool_group": (c_int, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
+}
+
+_AGAIN = "install uotpool once more from its source: pip install --force-reinstall --no-deps"
+_NOT_BUILT = (
+    "not built: at install time no working C++ compiler was found (GCC or Clang, on Linux or macOS); get one, "
+    f"then {_AGAIN}"
+)
+
+
+def load() -> ctypes.CDLL | None:
+    """The library, or None where `missing` has a reason.
+
+    Raises:
+        ValueError: UOTPOOL_ISA or UOTPOOL_LIBRARY names what is not there. To go on would hide the mistake.
+    """
+    if _mistake:
+        raise ValueError(_mistake)
+    return _library
+
+
+def missing() -> str:
+    """Why the kernels cannot be used and how to get them; "" if they can be."""
+    load()
+    return _reason
+
+
+def isa() -> str:
+    """The instruction set in use."""
+    return ISAS[_loaded().uotpool_isa()]
+
+
+def usable_isas() -> tuple[str, ...]:
+    """Those that are built in and that this CPU has."""
+    library = _loaded()
+    return tuple(name for code, name in enumerate(ISAS) if library.uotpool_has_isa(code))
+
+
+def set_isa(name: str) -> None:
+    """Use this instruction set from now on, in all threads."""
+    _set_isa(_loaded(), "name", name)
+
+
+def check(status: int) -> None:
+    """Raise what a status of the library says."""
+    if status == NO_MEMORY:
+        raise MemoryError("the CPU kernel got no memory for its scratch")
+    if status != OK:
+        # The arguments were validated before: whatever is wrong is a mistake inside uotpool.
+        what = {
+            BAD_ARGUMENT: "a code, size or row number out of range",
+            NULL_POINTER: "a null pointer",
+            MISALIGNED: "a misaligned pointer",
+            NO_SUCH_ISA: "an instruction set that is not built in or not of this CPU",
+        }
+        raise RuntimeError(f"the CPU kernel refused a call: {what.get(status, f'unknown status {status}')}")
+
+
+def _loaded() -> ctypes.CDLL:
+    library = load()
+    if library is None:
+        raise RuntimeError(f"the CPU kernel cannot be used: {_reason}")
+    return library
+
+
+def _set_isa(library: ctypes.CDLL, argument: str, name: str) -> None:
+    if name not in ISAS or library.uotpool_set_isa(ISAS.index(name)) != OK:
+        accepted = ", ".join(repr(isa) for code, isa in enumerate(ISAS) if library.uotpool_has_isa(code))
+        raise ValueError(f"{argument}: expected one of {accepted} on this machine, got {name!r}")
+
+
+def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and the reason."""
+    try:
+        library = ctypes.CDLL(str(path))
+        abi = library.uotpool_abi()
+        if abi != ABI:
+            return None, f"{path.name} has interface version {abi}, but this uotpool needs {ABI}; {_AGAIN}"
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:  # of another machine; without one of the functions
+        return None, f"{path.name} cannot be loaded ({str(error).replace(str(path), path.name)}); {_AGAIN}"
+    return library, ""
+
+
+def _start() -> tuple[ctypes.CDLL | None, str, str]:
+    """The library, why it is missing, what is wrong with the environment. No error: an import must pass."""
+    other = os.environ.get("UOTPOOL_LIBRARY")
+    path = Path(other or Path(__file__).parent / "libuotpool_native.so")
+    library, reason = _open(path) if other or path.exists() else (None, _NOT_BUILT)
+    if library is None:
+        return None, reason, f"UOTPOOL_LIBRARY: got {other!r}: {reason}" if other else ""
+    name = os.environ.get("UOTPOOL_ISA")
+    if name:
+        try:
+            _set_isa(library, "UOTPOOL_ISA", name)
+        except ValueError as error:
+            return library, "", str(error)
+    return library, "", ""
+
+
+# At import and not at the first call: torch.compile then sees constants, and a fork inherits the choice.
+_library, _reason, _mistake = _start()

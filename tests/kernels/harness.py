@@ -1,0 +1,165 @@
+"""One problem, solved with all its derivatives by an implementation: what the tests of the kernels compare."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tests import tolerances as tol
+from tests.cases import module_weights
+from uotpool import uot_plan, uot_pool
+
+WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
+Weights = list[Tensor | None]
+
+
+class Problem(NamedTuple):
+    """Samples in some layout. Priors are logits, made distributions on the way, or None: uniform."""
+
+    X: Tensor
+    layout: dict[str, Any]
+    set_of: Tensor  # of each row, flat
+    present: Tensor  # bool, flat
+    num_sets: int
+    p0: Tensor | None
+    q0: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> Problem:
+        X, p0, q0 = (None if t is None else t.to(dtype) for t in (self.X, self.p0, self.q0))
+        assert X is not None
+        return self._replace(X=X, p0=p0, q0=q0)
+
+
+# What is drawn are float32 numbers in float64: one solution in float64 serves both precisions.
+
+
+def randn(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def rand(*size: int, seed: int = 0) -> Tensor:
+    return torch.rand(*size, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def dense(B: int, N: int, D: int, seed: int = 0, *, p0: str = "each", q0: bool = True) -> Problem:
+    """X in [0, 1]; `p0` is of "each" set, "shared" or "uniform"."""
+    feature = {"each": randn(B, D, seed=seed + 1), "shared": randn(D, seed=seed + 1), "uniform": None}[p0]
+    sample = randn(B, N, seed=seed + 2) if q0 else None
+    set_of = torch.arange(B).repeat_interleave(N)
+    there = torch.ones(B * N, dtype=torch.bool)
+    return Problem(rand(B, N, D, seed=seed), {}, set_of, there, B, feature, sample)
+
+
+def masked(B: int, N: int, D: int, seed: int = 0, **priors: Any) -> Problem:
+    """Holes anywhere; the last set has no sample but where it is the only one."""
+    problem = dense(B, N, D, seed, **priors)
+    mask = rand(B, N, seed=seed + 3) < 0.7
+    mask[:, 0] = True
+    mask[1:][-1:] = False
+    return problem._replace(layout={"mask": mask}, present=mask.flatten())
+
+
+def ragged(kind: str, sizes: list[int], D: int, seed: int = 0, **priors: Any) -> Problem:
+    """Sets of these sizes by "ptr", by "index" in a random order of the rows, or by "sorted" index."""
+    base = dense(1, sum(sizes), D, seed, **priors)
+    set_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
+    if kind == "index":
+        set_of = set_of[torch.randperm(len(set_of), generator=torch.Generator().manual_seed(seed))]
+    layout: dict[str, Any] = {"index": set_of, "dim_size": len(sizes)}
+    if kind == "ptr":
+        layout = {"ptr": torch.tensor([0, *sizes]).cumsum(0)}
+    p0 = base.p0
+    if p0 is not None and p0.dim() == 2:
+        p0 = randn(len(sizes), D, seed=seed + 1)
+    q0 = None if base.q0 is None else base.q0[0]
+    return Problem(base.X[0], layout, set_of, base.present, len(sizes), p0, q0)
+
+
+def sizes_like(B: int, N: int) -> list[int]:
+    """B sizes around N with an empty set in the middle."""
+    return [max(0, N + (b * 5) % 7 - 3) if b != B // 2 or B == 1 else 0 for b in range(B)]
+
+
+def sample_prior(problem: Problem, logits: Tensor) -> Tensor:
+    """Softmax within each set; 0 at absent samples."""
+    e = torch.where(problem.present, logits.flatten(), -torch.inf).exp()
+    total = e.new_zeros(problem.num_sets).index_add(0, problem.set_of, e)
+    return (e / total.clamp_min(1e-30)[problem.set_of]).reshape(logits.shape)
+
+
+def solved(
+    problem: Problem, weights: Weights, solver: str, *, plan: bool = False, **how: Any
+) -> dict[str, Tensor]:
+    """Value, and the derivative of a random combination of it by everything there is."""
+    inputs = {"X": problem.X.detach().clone().requires_grad_()}
+    for name, logits in (("p0", problem.p0), ("q0", problem.q0)):
+        if logits is not None:
+            inputs[name] = logits.detach().clone().requires_grad_()
+    own = [None if w is None else w.detach().clone().requires_grad_() for w in weights]
+    inputs |= {name: w for name, w in zip(WEIGHTS, own, strict=True) if w is not None}
+    priors = {}
+    if "p0" in inputs:
+        priors["p0"] = inputs["p0"].softmax(-1)
+    if "q0" in inputs:
+        priors["q0"] = sample_prior(problem, inputs["q0"])
+    run: Any = uot_plan if plan else uot_pool
+    value = run(inputs["X"], *own, **priors, **problem.layout, solver=solver, **how)
+    cotangent = randn(*value.shape, seed=11).to(value.dtype)
+    if plan:
+        cotangent = cotangent * problem.X.shape[-1]  # else all derivatives would be tiny
+    grads = torch.autograd.grad(value, list(inputs.values()), cotangent)
+    return {"value": value.detach(), **dict(zip(inputs, grads, strict=True))}
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
+    """Names of what is not the same in every bit."""
+    assert a.keys() == b.keys()
+    return [name for name in a if not torch.equal(a[name], b[name])]
+
+
+def modules(solver: str, K: int, seed: int = 0) -> Weights:
+    """Weights between 0.3 and 3, of each module its own."""
+    return [None if w is None else w.detach().float().double() for w in module_weights(solver, K, seed)]
+
+
+def compare(problem: Problem, weights: Weights, solver: str, *, plan: bool = False, slack: float = 1.0) -> None:
+    """The kernels against the reference in float64, values and all derivatives, in both precisions."""
+    want = solved(problem, weights, solver, plan=plan, impl="reference")
+    for dtype in (torch.float64, torch.float32):
+        own = [None if w is None else w.to(dtype) for w in weights]
+        got = solved(problem.to(dtype), own, solver, plan=plan, impl="cpu")
+        assert got["value"].dtype == dtype
+        assert weights[0] is not None
+        most = float(problem.X.abs().max()) if problem.X.numel() else 0.0
+        for name, error in off(got, want, weights, plan=plan).items():
+            bound = tol.kernel(name, torch.finfo(dtype).eps, most / float(weights[0].min()), slack)
+            assert error <= bound, (name, dtype, error, bound)
+
+
+def off(
+    got: dict[str, Tensor], want: dict[str, Tensor], weights: Weights, *, plan: bool = False
+) -> dict[str, float]:
+    """Errors relative to the largest entry, but not to less than 1e-3.
+
+    Derivatives by weights are made ones by their logarithms first. These and the ones by priors are in the
+    units of the output, so its range is what 1e-3 is of, where it is more than 1.
+    """
+    assert got.keys() == want.keys()
+    values = want["value"]
+    spread = 1.0 if plan or not values.numel() else max(1.0, float(values.max() - values.min()))
+    errors = {}
+    for name, g in got.items():
+        w = want[name]
+        assert g.shape == w.shape, name
+        assert g.isfinite().all(), name
+        if not g.numel():
+            continue
+        weight = weights[WEIGHTS.index(name)] if name in WEIGHTS else None
+        scale = 1.0 if weight is None else weight
+        floor = 1e-3 * (1.0 if name in ("value", "X") else spread)
+        errors[name] = float(((g.double() - w) * scale).abs().max()) / max(
+            float((w * scale).abs().max()), floor
+        )
+    return errors

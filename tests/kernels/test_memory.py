@@ -1,0 +1,216 @@
+"""All that is promised is written, nothing else is; and how large the scratch is."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from tests.cases import SOLVERS
+from tests.kernels.harness import equal
+from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
+from uotpool.kernels import library
+
+SHAPES = {
+    "dense": {},
+    "dense, widths of vectors": {"B": 2, "N": 8, "D": 16},
+    "N=0": {"N": 0},
+    "B=0": {"B": 0},
+    "ptr": {"sizes": [4, 1, 9]},
+    "ptr, empty bags": {"sizes": [0, 4, 0, 0, 3, 0]},
+    "ptr, all empty": {"sizes": [0, 0]},
+    "ptr, no bag": {"sizes": []},
+    "rows": {"sizes": [4, 1, 9], "rows": True},
+    "rows, absent ones and empty bags": {"sizes": [0, 4, 0, 3, 0], "absent": 5},
+    "rows, all absent": {"sizes": [0, 0], "absent": 3},
+    "several chunks": {"B": 1, "N": 3000, "D": 100, "K": 1},
+    "several chunks, absent rows": {"sizes": [5, 4100, 0], "absent": 3, "D": 100, "K": 1},
+}
+
+each_shape = pytest.mark.parametrize("shape", SHAPES)
+each_head = pytest.mark.parametrize("plan", [False, True], ids=["pool", "plan"])
+each_solver = pytest.mark.parametrize("solver", SOLVERS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_shape
+@each_head
+@each_solver
+def test_all_is_written(solver, plan, shape, dtype):
+    """Into NaN: every entry is a number afterwards, 0 for absent rows and empty bags."""
+    for p0 in ("each", "shared"):
+        raw = Raw(solver, dtype, plan=plan, p0=p0, **SHAPES[shape])
+        results = raw.run()
+        assert results.keys() == {"out", *GRADIENTS}
+        for name, t in results.items():
+            assert t.isfinite().all(), name
+        ptr, rows = raw.arrays["ptr"], raw.arrays["rows"]
+        if ptr is None:
+            continue
+        there = torch.ones(raw.sizes["M"], dtype=torch.bool)
+        if rows is not None:
+            there[:] = False
+            there[rows[: int(ptr[-1])]] = True
+        by_row = [results["dX"], results["dlog_q0"]] + [results["out"]] * plan
+        assert all((t[~there] == 0).all() for t in by_row)
+        by_bag = [results["out"]] * (not plan) + [results["dlog_p0"]] * (p0 == "each")
+        assert all((t[ptr.diff() == 0] == 0).all() for t in by_bag)
+        if not there.any() or not len(ptr.diff()):
+            assert (results["dweights"] == 0).all()
+            assert (results["dlog_p0"] == 0).all()
+
+
+@each_shape
+@each_head
+@each_solver
+def test_a_derivative_that_is_not_wanted_changes_no_other(solver, plan, shape):
+    raw = Raw(solver, torch.float32, plan=plan, p0="shared", **SHAPES[shape])
+    want = raw.run()
+    for left_out in (*GRADIENTS, *([name for name in GRADIENTS if name != kept] for kept in GRADIENTS)):
+        names = [left_out] if isinstance(left_out, str) else left_out
+        got = raw.run(**dict.fromkeys(names))
+        for name in names:
+            assert got.pop(name).isnan().all(), name
+        assert equal(got, {name: want[name] for name in got}) == []
+
+
+@each_head
+@each_solver
+def test_inputs_are_left_alone(solver, plan):
+    raw = Raw(solver, plan=plan, sizes=[3, 0, 6], absent=2)
+    inputs = ("X", "ptr", "rows", "log_p0", "log_q0", "weights", "dout")
+    before = {name: t.clone() for name in inputs if (t := raw.arrays[name]) is not None}
+    raw.run()
+    for name, t in before.items():
+        now = raw.arrays[name]
+        assert now is not None
+        assert torch.equal(now, t), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_head
+@each_solver
+def test_nothing_is_written_beside(solver, plan, dtype):
+    """Outputs lie in larger buffers, with a mark before and after, at any alignment that a number may have."""
+    for D in (1, 3, 8, 17):
+        raw = Raw(solver, dtype, plan=plan, sizes=[3, 0, 6], D=D)
+        want = raw.run()
+        for lead in (1, 2, 3, 5):
+            buffers, addresses = {}, {}
+            for name, t in raw.outputs().items():
+                buffers[name] = torch.full((t.numel() + lead + 40,), 7.0, dtype=dtype)
+                addresses[name] = buffers[name].data_ptr() + lead * t.element_size()
+            assert raw.forward(**addresses) == library.OK
+            assert raw.backward(**addresses) == library.OK
+            for name, t in want.items():
+                buffer = buffers[name]
+                assert torch.equal(buffer[lead : lead + t.numel()], t.flatten()), name
+                assert (buffer[:lead] == 7).all(), name
+                assert (buffer[lead + t.numel() :] == 7).all(), name
+
+
+def poison(byte: int, size: int) -> None:
+    """Leave blocks of this size, full of this byte, where the next ones will be taken from."""
+    libc = ctypes.CDLL(None)
+    libc.posix_memalign.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_size_t]
+    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    blocks = []
+    for _ in range(3):
+        block = ctypes.c_void_p()
+        assert libc.posix_memalign(ctypes.byref(block), 64, size) == 0
+        libc.memset(block, byte, size)
+        blocks.append(block)
+    for block in blocks:
+        libc.free(block)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_head
+@each_solver
+def test_scratch_is_written_before_it_is_read(solver, plan, dtype):
+    """What was in the memory does not matter: zeros, NaN (0xff), or large numbers (0x7f)."""
+    for N, D in ((1, 1), (7, 5), (9, 17)):
+        for weight in (0.5, 1e-3):
+            raw = Raw(solver, dtype, plan=plan, B=1, N=N, D=D)
+            weights = raw.arrays["weights"]
+            assert weights is not None
+            weights[0] = weight
+            results = []
+            for byte in (0x00, 0xFF, 0x7F):
+                for t in raw.outputs().values():
+                    t.fill_(torch.nan)
+                poison(byte, raw.scratch(False))
+                assert raw.forward() == library.OK
+                poison(byte, raw.scratch(True))
+                assert raw.backward() == library.OK
+                results.append({name: t.clone() for name, t in raw.outputs().items()})
+            assert equal(results[0], results[1]) == []
+            assert equal(results[0], results[2]) == []
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Scratch of a thread. An array over samples and features has rows padded to a vector, at most 64 bytes.
+
+N, D, VECTOR = 300, 200, 64
+
+
+def matrices(count: float, item: int) -> float:
+    return count * N * (D * item + VECTOR)
+
+
+def vectors(count: float, item: int) -> float:
+    return count * ((N + D) * item + 2 * VECTOR)
+
+
+def scratch(solver, K, backward, dtype=torch.float32, plan=False):
+    size = Raw(solver, dtype, plan=plan, B=2, N=N, D=D, K=1).scratch(backward, K=K)
+    assert size > 0
+    return size
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_head
+@each_solver
+def test_scratch_forward_does_not_grow_with_the_modules(solver, plan, dtype):
+    sizes = {scratch(solver, K, False, dtype, plan) for K in (1, 2, 7, 1000)}
+    assert len(sizes) == 1
+    # X; and for Sinkhorn its exponentials; for badmm-q, E and F of two updates, S at the start, and Y
+    most = {"sinkhorn": 2, "badmm-e": 1, "badmm-q": 7}[solver]
+    assert sizes.pop() <= matrices(most, dtype.itemsize) + vectors(60, dtype.itemsize)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_head
+@each_solver
+def test_scratch_backward_grows_by_vectors_but_for_the_quadratic_problem(solver, plan, dtype):
+    one, four, fifty = (scratch(solver, K, True, dtype, plan) for K in (1, 4, 50))
+    a_module = 2 if solver == "badmm-q" else 0  # E and F, from which the derivative is made
+    assert (fifty - four) / 46 == pytest.approx((four - one) / 3, rel=0.01)
+    assert (four - one) / 3 <= matrices(a_module, dtype.itemsize) + vectors(40, dtype.itemsize)
+    # the forward's, and the derivative by X; for badmm-q those by S and P instead of E and F of an update
+    most = {"sinkhorn": 3, "badmm-e": 2, "badmm-q": 9}[solver]
+    assert one <= matrices(most, dtype.itemsize) + vectors(120, dtype.itemsize)
+    assert matrices(1, dtype.itemsize) > 3 * vectors(40, dtype.itemsize)  # so the bounds above tell them apart
+
+
+@each_solver
+def test_scratch_is_that_of_the_largest_bag(solver):
+    alone = Raw(solver, sizes=[40]).scratch(True)
+    assert Raw(solver, sizes=[3, 40, 0, 39]).scratch(True) == alone
+    assert Raw(solver, sizes=[3, 41]).scratch(True) > alone
+    assert Raw(solver, sizes=[0, 0]).scratch(True) == 0
+
+
+def test_scratch_refuses():
+    assert NATIVE.uotpool_scratch(None, 0) == -library.NULL_POINTER
+    assert Raw().scratch(False, K=0) == -library.BAD_ARGUMENT
+    assert Raw().scratch(True, D=-1) == -library.BAD_ARGUMENT
+
+
+def test_scratch_of_the_largest_sizes_is_not_taken_for_a_status():
+    """Nothing is read: N D = 2^56 entries and 7 modules are just not refused as too large."""
+    n = 2**28 - 64
+    size = Raw("badmm-q").scratch(True, B=1, M=n, N=n, D=n, K=7)
+    assert size > 0 or size == -library.BAD_ARGUMENT

@@ -1,0 +1,223 @@
+"""The C interface refuses what is wrong, says why, and writes nothing; grouping rows into bags."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernels.raw import DTYPES, NATIVE, Raw
+from uotpool.kernels import library
+
+BAD, NULL, MISALIGNED = library.BAD_ARGUMENT, library.NULL_POINTER, library.MISALIGNED
+LARGE = 2**62
+
+
+def refused(raw: Raw, status: int, *, forward: bool = True, backward: bool = True, **other: object) -> None:
+    for t in raw.outputs().values():
+        t.fill_(7.0)
+    if forward:
+        assert raw.forward(**other) == status
+    if backward:
+        assert raw.backward(**other) == status
+    for name, t in raw.outputs().items():
+        assert (t == 7).all(), name
+
+
+def test_what_is_right_is_not_refused():
+    """Else the tests below would prove nothing."""
+    for raw in (Raw(), Raw(sizes=[3, 0, 4]), Raw(sizes=[3, 0, 4], absent=2), Raw("badmm-q", plan=True)):
+        assert raw.forward() == library.OK
+        assert raw.backward() == library.OK
+
+
+def test_no_call():
+    assert NATIVE.uotpool_forward(None) == NULL
+    assert NATIVE.uotpool_backward(None) == NULL
+
+
+SIZES = [
+    *(("dtype", v) for v in (-1, 2, LARGE, -LARGE)),
+    *(("solver", v) for v in (-1, 3, LARGE)),
+    *(("head", v) for v in (-1, 2, LARGE)),
+    *(("K", v) for v in (0, -1, LARGE, -LARGE)),
+    *(("B", v) for v in (-1, LARGE, -LARGE, 2**63 - 1)),
+    *(("M", v) for v in (-1, LARGE, -LARGE, 2**63 - 1)),
+    *(("N", v) for v in (-1, LARGE, -LARGE, 2**63 - 1)),
+    *(("D", v) for v in (0, -1, LARGE, -LARGE, 2**63 - 1)),
+    *(("threads", v) for v in (0, -1, LARGE, -LARGE)),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SIZES)
+def test_codes_and_sizes(name, value):
+    refused(Raw(), BAD, **{name: value})
+    if name != "N":  # is not read where ptr says it
+        refused(Raw(sizes=[3, 4]), BAD, **{name: value})
+        refused(Raw(sizes=[3, 4], rows=True), BAD, **{name: value})
+    else:
+        refused(Raw(sizes=[3, 4]), BAD, N=-1)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"M": 16},  # is not B N
+        {"N": 4},
+        {"B": 4},
+        {"B": 2**40, "N": 2**40, "M": 2**40},  # products beyond 64 bits
+        {"B": 2**32, "N": 2**32, "M": 0},
+        {"B": 2, "N": 2**39, "M": 2**40, "D": 2**31},
+        {"B": 1, "N": 2**40, "M": 2**40, "D": 2**20, "K": 2**20},
+        {"B": 2**40, "N": 0, "M": 0, "K": 2**20},
+        {"B": 2**40, "N": 0, "M": 0, "D": 2**31},
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_fit_together(sizes):
+    refused(Raw(), BAD, **sizes)
+
+
+def test_bytes_of_an_output_that_overflow():
+    """B D is 2^62 entries, so 2^65 bytes. Asked of `scratch`, which touches nothing."""
+    for dtype in DTYPES:
+        assert Raw(dtype=dtype).scratch(True, B=2**31, D=2**31, N=0, M=0) == -BAD
+
+
+def test_ptr_that_is_no_offsets():
+    for ptr in ([1, 3, 7], [-1, 3, 7], [0, 4, 3], [0, 8, 7], [0, -1, 7], [0, 3, 6], [0, 3, 8], [0, 3, 2**62]):
+        raw = Raw(sizes=[3, 4])
+        wrong = torch.tensor(ptr)
+        refused(raw, BAD, ptr=wrong.data_ptr())
+    for ptr in ([1, 3, 7], [0, 4, 3], [0, 3, 10], [0, 3, 2**62], [0, 2**62, 7]):
+        wrong = torch.tensor(ptr)
+        refused(Raw(sizes=[3, 4], absent=2), BAD, ptr=wrong.data_ptr())
+
+
+@pytest.mark.parametrize("row", [-1, 9, 2**40, -(2**62), 2**63 - 1])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_rows_out_of_range(place, row):
+    raw = Raw(sizes=[3, 4], absent=2)
+    rows = raw.arrays["rows"]
+    assert rows is not None
+    rows[place] = row
+    refused(raw, BAD)
+
+
+@pytest.mark.parametrize("plan", [False, True])
+def test_null(plan):
+    raw = Raw(plan=plan, sizes=[3, 4], rows=True)
+    refused(raw, NULL, X=None)
+    refused(raw, NULL, weights=None)
+    refused(raw, NULL, ptr=None)  # rows without ptr
+    refused(raw, NULL, out=None, backward=False)
+    refused(raw, NULL, dout=None, forward=False)
+    refused(raw, NULL, log_p0=None, forward=False)  # the derivative by what is not there
+    refused(raw, NULL, log_q0=None, forward=False)
+    assert raw.forward(dout=None, dX=None, dlog_p0=None, dlog_q0=None, dweights=None) == library.OK
+    assert raw.backward(out=None) == library.OK
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_misaligned(dtype):
+    for raw in (Raw(dtype=dtype), Raw(dtype=dtype, sizes=[3, 4], rows=True)):
+        for name, t in raw.arrays.items():
+            if t is None:
+                continue
+            for offset in {1, 2, t.element_size() // 2, t.element_size() - 1}:
+                refused(raw, MISALIGNED, **{name: t.data_ptr() + offset})
+
+
+@pytest.mark.parametrize("isa", [-1, 3, 99, 2**31 - 1])
+def test_unknown_instruction_sets(isa):
+    before = library.isa()
+    assert NATIVE.uotpool_has_isa(isa) == 0
+    assert NATIVE.uotpool_set_isa(isa) == library.NO_SUCH_ISA
+    assert library.isa() == before
+
+
+# ---------------------------------------------------------------------------------------------------------
+# uotpool_group
+
+
+def group(index, present, M, B, N):
+    ptr = torch.full((B + 1,), -7)
+    rows = torch.full((M,), -7)
+    at = [None if t is None else t.data_ptr() for t in (index, present)]
+    return NATIVE.uotpool_group(*at, M, B, N, ptr.data_ptr(), rows.data_ptr()), ptr.tolist(), rows.tolist()
+
+
+def slow_group(bag_of: list[int], present: list[bool], B: int) -> tuple[list[int], list[int]]:
+    ptr, rows = [0], []
+    for b in range(B):
+        rows += [i for i, bag in enumerate(bag_of) if bag == b and present[i]]
+        ptr.append(len(rows))
+    return ptr, rows
+
+
+@given(st.data(), st.integers(1, 6), st.integers(0, 30), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_group_by_index(data, B, M, masked):
+    bag_of = data.draw(st.lists(st.integers(0, B - 1), min_size=M, max_size=M))
+    there = data.draw(st.lists(st.booleans(), min_size=M, max_size=M)) if masked else [True] * M
+    present = torch.tensor(there, dtype=torch.bool) if masked else None
+    status, ptr, rows = group(torch.tensor(bag_of, dtype=torch.int64), present, M, B, 0)
+    assert status == library.OK
+    want_ptr, want_rows = slow_group(bag_of, there, B)
+    assert ptr == want_ptr
+    assert rows[: ptr[-1]] == want_rows
+    assert rows[ptr[-1] :] == [0] * (M - ptr[-1])
+
+
+@given(st.data(), st.integers(0, 5), st.integers(0, 6))
+@settings(max_examples=100, deadline=None)
+def test_group_dense(data, B, N):
+    M = B * N
+    there = data.draw(st.lists(st.booleans(), min_size=M, max_size=M))
+    status, ptr, rows = group(None, torch.tensor(there, dtype=torch.bool), M, B, N)
+    assert status == library.OK
+    want_ptr, want_rows = slow_group([i // max(N, 1) for i in range(M)], there, B)
+    assert ptr == want_ptr
+    assert rows[: ptr[-1]] == want_rows
+
+
+def test_group_takes_any_byte_for_present():
+    present = torch.tensor([0, 1, 2, 255, 0, 128], dtype=torch.uint8)
+    status, ptr, rows = group(torch.tensor([1, 1, 0, 1, 0, 0]), present, 6, 2, 0)
+    assert (status, ptr, rows[:4]) == (library.OK, [0, 2, 4], [2, 5, 1, 3])
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 2**40, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("present", [None, torch.zeros(4, dtype=torch.bool)])
+def test_group_refuses_an_index_out_of_range(wrong, present):
+    """Also where the row is absent; no row is written."""
+    index = torch.tensor([0, 2, wrong, 1])
+    status, _, rows = group(index, present, 4, 3, 0)
+    assert status == BAD
+    assert rows == [-7] * 4
+
+
+def test_group_refuses_sizes_and_pointers():
+    index, ptr, rows = torch.zeros(4, dtype=torch.int64), torch.full((3,), -7), torch.full((4,), -7)
+    i, p, r = (t.data_ptr() for t in (index, ptr, rows))
+    refusals = [
+        ((i, None, -1, 2, 0, p, r), BAD),
+        ((i, None, 4, -1, 0, p, r), BAD),
+        ((i, None, 4, 2, -1, p, r), BAD),
+        ((i, None, 4, LARGE, 0, p, r), BAD),
+        ((i, None, LARGE, 2, 0, p, r), BAD),
+        ((None, None, 4, 2, 0, p, r), BAD),  # neither index nor a size of the bags
+        ((None, None, 4, 2, 3, p, r), BAD),  # 4 rows are not bags of 3
+        ((None, None, 4, 1, 2, p, r), BAD),  # and two bags of 2 are not one
+        ((i, None, 4, 2, 0, None, r), NULL),
+        ((i, None, 4, 2, 0, p, None), NULL),
+        ((i + 1, None, 4, 2, 0, p, r), MISALIGNED),
+        ((i, None, 4, 2, 0, p + 4, r), MISALIGNED),
+        ((i, None, 4, 2, 0, p, r + 2), MISALIGNED),
+    ]
+    for arguments, status in refusals:
+        assert NATIVE.uotpool_group(*arguments) == status, arguments
+    assert (ptr == -7).all()
+    assert (rows == -7).all()
+    assert NATIVE.uotpool_group(i, None, 0, 0, 0, p, None) == library.OK
