@@ -64,7 +64,7 @@ int check(const uotpool_call &c, int backward, Sizes &sizes) {
         return UOTPOOL_BAD_ARGUMENT;
     if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
         return UOTPOOL_BAD_ARGUMENT;
-    // Scratch is at most (2 K + 8) matrices and some dozens of vectors for each module (badmm_q.h): with these bounds
+    // Scratch is at most (2 K + 7) matrices and some dozens of vectors for each module (badmm_q.h): with these bounds
     // neither its size nor any other product overflows.
     const int64_t most = int64_t(1) << 40;
     if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > most || c.M < 0 || c.M > most || c.N < 0 || c.N > most)
@@ -149,6 +149,20 @@ void run_together(const Team *team, int64_t tasks, void (*fn)(void *, int64_t), 
     run_tasks(tasks, team->threads, fn, context);
 }
 
+// Scratch that serves every bag of up to so many samples: one of a single chunk may need more than a larger one
+// (sinkhorn.h). `single` is the largest size of that kind.
+struct Largest {
+    int64_t any, single;
+    void add(int64_t n, int64_t chunk_rows) {
+        any = n > any ? n : any;
+        single = n <= chunk_rows && n > single ? n : single;
+    }
+    size_t scratch(const Job &job, const Kernels &kernels) const {
+        const size_t a = any ? kernels.scratch(&job, any) : 0, b = single ? kernels.scratch(&job, single) : 0;
+        return a > b ? a : b;
+    }
+};
+
 // The bags of one task, one after the other in the same scratch.
 struct Batch {
     const Job *job;
@@ -182,14 +196,15 @@ int run_bags(const Job &job, const Kernels &kernels) {
     const uotpool_call &c = *job.call;
     std::atomic<int> status{UOTPOOL_OK};
     Batch batch = {&job, &kernels, 1, kernels.chunk_rows(&job), 0, &status};
-    int64_t small_rows = 0, largest_small = 0, large = 0;
+    int64_t small_rows = 0, large = 0;
+    Largest small = {0, 0};
     for (int64_t b = 0; b < c.B; ++b) {
         const int64_t n = size_of(c, b);
         if (is_large(batch, n)) {
             ++large;
         } else {
             small_rows += n;
-            largest_small = n > largest_small ? n : largest_small;
+            small.add(n, batch.chunk_rows);
         }
     }
     if (large > 0) {
@@ -206,7 +221,7 @@ int run_bags(const Job &job, const Kernels &kernels) {
         }
     }
     if (small_rows > 0) {
-        batch.scratch = kernels.scratch(&job, largest_small);
+        batch.scratch = small.scratch(job, kernels);
         // Tasks of a size that is worth handing out, and a few for each thread so that they end together.
         const int64_t entries = small_rows * c.D;
         int64_t tasks = entries / TASK_ENTRIES;
@@ -316,10 +331,11 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
         return -bad;
     const Job job = {&c, backward, nullptr, nullptr};
     const Kernels &kernels = *kernels_of(chosen().load());
-    int64_t largest = 0;
+    const int64_t chunk_rows = kernels.chunk_rows(&job);
+    Largest largest = {0, 0};
     for (int64_t b = 0; b < c.B; ++b)
-        largest = size_of(c, b) > largest ? size_of(c, b) : largest;
-    return largest ? (int64_t)kernels.scratch(&job, largest) : 0;
+        largest.add(size_of(c, b), chunk_rows);
+    return (int64_t)largest.scratch(job, kernels);
 }
 
 UOTPOOL_EXPORT int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N,

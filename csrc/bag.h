@@ -1,5 +1,5 @@
 // One bag in scratch: its samples centred and padded, loops over its rows, and the log-sum-exps of both
-// directions with their derivatives. Everything the entropic solvers do to an N x D array is here.
+// directions with their derivatives, which is what the entropic solvers are made of.
 #pragma once
 
 #include "job.h"
@@ -124,7 +124,8 @@ template <class T> struct Bag {
             V<T> sa = {}, sb = {};
             for (int64_t i = 0; i < chunks; ++i) {
                 sa += ld(partial + 2 * i * Dp + d);
-                sb += ld(partial + (2 * i + 1) * Dp + d);
+                if (b)
+                    sb += ld(partial + (2 * i + 1) * Dp + d);
             }
             st(a + d, sa);
             if (b)
@@ -205,17 +206,27 @@ template <class T> struct Bag {
             st(bag.X + n * bag.Dp + d, x);
             return x;
         });
-        over_chunks([&](int64_t begin, int64_t end, int64_t) {
+        over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
+            const T *const top = this->top;
             T *const X = this->X;
+            V<T> zero = {}; // NaN where an entry is not finite
             row_blocks(begin, end, [&](auto count, int64_t n) {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> m = ld(top + d);
-                    for (int r = 0; r < count.value; ++r)
-                        st(X + (n + r) * Dp + d, ld(X + (n + r) * Dp + d) - m);
+                    for (int r = 0; r < count.value; ++r) {
+                        const V<T> x = ld(X + (n + r) * Dp + d) - m;
+                        st(X + (n + r) * Dp + d, x);
+                        zero += x * 0;
+                    }
                 });
             });
+            scalar[i] = lane_sum<T>(zero);
         });
+        if (sum_scalars() != 0)
+            // The maxima pass over NaN, and -infinity would just be left out: the result shall show it.
+            for (int64_t i = 0; i < N * Dp; ++i)
+                X[i] = T(__builtin_nan(""));
         const T most = largest(top, D);
         each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - most); });
         fill_padding(centred, D, T(0));

@@ -19,7 +19,8 @@ struct Job {
 };
 
 struct Kernels {
-    // Rows of a bag that are worked on as one piece. It depends on nothing but D: so do not the bits of a result.
+    // Rows of a bag that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
+    // on threads or machines.
     int64_t (*chunk_rows)(const Job *job);
     // Bytes of scratch for a bag of n samples.
     size_t (*scratch)(const Job *job, int64_t n);

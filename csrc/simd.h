@@ -30,8 +30,8 @@ template <class T> struct Lanes;
 
 template <> struct Lanes<float> {
     typedef float V __attribute__((vector_size(UOTPOOL_VECTOR_BYTES), may_alias));
-    typedef int32_t I __attribute__((vector_size(UOTPOOL_VECTOR_BYTES), may_alias));
-    typedef int32_t Bits;
+    typedef uint32_t I __attribute__((vector_size(UOTPOOL_VECTOR_BYTES), may_alias)); // unsigned: it may wrap
+    typedef uint32_t Bits;
     static constexpr int mantissa = 23, bias = 127;
     static constexpr float lowest_exponent = -126.0f;
     static constexpr float round_magic = 12582912.0f; // 1.5 2^23: adding it rounds to an integer
@@ -40,8 +40,8 @@ template <> struct Lanes<float> {
 
 template <> struct Lanes<double> {
     typedef double V __attribute__((vector_size(UOTPOOL_VECTOR_BYTES), may_alias));
-    typedef int64_t I __attribute__((vector_size(UOTPOOL_VECTOR_BYTES), may_alias));
-    typedef int64_t Bits;
+    typedef uint64_t I __attribute__((vector_size(UOTPOOL_VECTOR_BYTES), may_alias));
+    typedef uint64_t Bits;
     static constexpr int mantissa = 52, bias = 1023;
     static constexpr double lowest_exponent = -1022.0;
     static constexpr double round_magic = 6755399441055744.0; // 1.5 2^52
@@ -116,7 +116,7 @@ template <class T, int R, Underflow U> UOTPOOL_INLINE void exp2_together(V<T> (&
     typename L::I under[R];
     if constexpr (U == TO_ZERO)
         for (int r = 0; r < R; ++r)
-            under[r] = y[r] < L::lowest_exponent;
+            under[r] = (typename L::I)(y[r] < L::lowest_exponent);
     // Added to y, this leaves the biased exponent in the lowest bits.
     constexpr T magic = L::round_magic + T(L::bias);
     V<T> shifted[R], g[R];
@@ -173,12 +173,13 @@ template <class T, Underflow U = TO_LOWEST> UOTPOOL_INLINE V<T> exp2v(V<T> y) {
 template <class T> UOTPOOL_INLINE V<T> log2v(V<T> x) {
     typedef Lanes<T> L;
     typedef typename L::I I;
+    typedef typename L::Bits Bits;
     // x = 2^e m with m in [sqrt(1/2), sqrt(2)), and log m = 2 atanh((m - 1) / (m + 1)), a series in the square.
     I bits = (I)x;
     I biased = (bits + (L::one - L::sqrt_half)) >> L::mantissa;
-    V<T> m = (V<T>)(bits - ((biased - L::bias) << L::mantissa));
+    V<T> m = (V<T>)(bits - ((biased - Bits(L::bias)) << L::mantissa));
     V<T> magic = L::round_magic - V<T>{};
-    V<T> e = (V<T>)((I)magic + (biased - L::bias)) - magic; // integer to floating, without an instruction for it
+    V<T> e = (V<T>)((I)magic + (biased - Bits(L::bias))) - magic; // integer to floating, without an instruction for it
     V<T> s = (m - 1) / (m + 1);
     V<T> s2 = s * s; // at most 0.0295
     constexpr int terms = sizeof(T) == 4 ? 5 : 11;

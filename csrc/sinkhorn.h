@@ -9,7 +9,7 @@
 // Constants in u and v cancel, so `centred` serves for `top`. With E = exp(Xc / a), f = exp(v / a) and
 // w = exp((top + u) / a) both sums are products of one matrix, sum_n E f and sum_d E w; and the pooled output, which has
 // the a of the last module, is sum_n X E f / sum_n E f. That is the shared way: an exponential an entry for each
-// different alpha0. It is given up for a bag when a sum comes out too small to be trusted (small a), and not tried for
+// different alpha0. It is for the pooled output only, is given up for a bag when a sum comes out too small to be trusted (small a), and not tried for
 // one of several chunks, where E would cost as much memory as X: then each sum has its own exponentials.
 #pragma once
 
@@ -34,7 +34,7 @@ template <class T> struct Sinkhorn {
     ColumnLse<T> last;
     T *log_p0, *p0, *log_q0, *q0, *v, *mean, *log_marginal, *marginal;
     T *E, *f; // shared: exp(c2 X log 2), exp(v - maximum) of the output
-    T E_c2;   // what E was made with; 0: nothing yet
+    T E_c2;   // what E was made with; NaN: nothing yet
     T *dlog_p0, *dlog_q0, *du, *dv, *dL, *dR, *weight, *scratch_d, *scratch_n;
 
     Sinkhorn(const Source<T> &source, Bag<T> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
@@ -99,7 +99,7 @@ template <class T> struct Sinkhorn {
     // v / a after K modules, and the output the shared way. False: that cannot be trusted here.
     bool iterate() {
         memset(v, 0, size_t(bag.Np) * sizeof(T));
-        E_c2 = 0;
+        E_c2 = T(__builtin_nan(""));
         for (int64_t k = 0; k < in.K(); ++k) {
             SinkhornStep<T> &s = step(k);
             s.a = in.weight(0, k);

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -53,8 +52,8 @@ struct Pool {
         while (threads < count) {
             try {
                 std::thread([this] { serve(); }).detach();
-            } catch (const std::system_error &) {
-                return; // no more threads to be had: the caller does the rest
+            } catch (...) { // an exception must not reach C
+                return;     // no more threads to be had: the caller does the rest
             }
             ++threads;
         }
@@ -89,18 +88,17 @@ void forget() {
     making = new std::mutex;
 }
 
+#if defined(__unix__) || defined(__APPLE__)
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget); // when the library is loaded
+#endif
+
 Pool *the_pool() {
     Pool *p = pool.load();
     if (p)
         return p;
     std::lock_guard<std::mutex> lock(*making);
-    if (!pool.load()) {
-#if defined(__unix__) || defined(__APPLE__)
-        static const int registered = pthread_atfork(nullptr, nullptr, forget);
-        (void)registered;
-#endif
+    if (!pool.load())
         pool.store(new (std::nothrow) Pool);
-    }
     return pool.load();
 }
 

@@ -3,7 +3,8 @@
  * A batch is B sets ("bags") of samples. X has M rows of D features, contiguous. Which rows belong to which bag:
  *   rows == NULL, ptr == NULL   bag b has the rows b N .. (b + 1) N - 1
  *   rows == NULL, ptr != NULL   bag b has the rows ptr[b] .. ptr[b + 1] - 1
- *   rows != NULL                bag b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1]; others are absent
+ *   rows != NULL                bag b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1], each row at most once in all;
+ *                               others are absent
  * `dtype` is that of every floating array.
  */
 #ifndef UOTPOOL_H
@@ -52,7 +53,7 @@ typedef struct uotpool_call {
 
 int uotpool_abi(void);
 
-/* The best instruction set of this CPU that is built in is chosen at load. */
+/* The best instruction set of this CPU that is built in is chosen at the first call. */
 int uotpool_isa(void);
 int uotpool_has_isa(int isa);
 int uotpool_set_isa(int isa);

@@ -71,8 +71,8 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     """The implementation that a call with this X runs.
 
     The fused kernels, "cpu", are for the K modules of the exact formulation. Everything else always runs in the
-    reference: `formulation="paper"`, `K="converged"`, K = 0, and what asks for more than first derivatives in
-    reverse (`torch.func`, forward mode).
+    reference: `formulation="paper"`, `K="converged"`, K = 0, what asks for more than first derivatives in
+    reverse (`torch.func`, forward mode), `torch.jit.trace` and ONNX export.
 
     Args:
         X: input; its device decides.
@@ -85,7 +85,7 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     checks.one_of("impl", impl, IMPLEMENTATIONS)
     _present(impl)
     if impl == "auto":
-        return "cpu" if X.device.type == "cpu" and not library.missing() else "reference"
+        return "cpu" if not library.missing() and ops.handles(X) else "reference"
     if impl == "cpu" and X.device.type != "cpu":
         checks.fail("X", 'a tensor on the CPU for impl="cpu"', X)
     return impl
@@ -99,11 +99,14 @@ def _present(impl: str) -> None:
 
 def _fused(X: Tensor, weights: Tensor, rule: Rule) -> bool:
     """Whether the CPU kernels solve this; raises if they were asked for and cannot."""
-    if rule.impl == "reference" or rule.converged or rule.formulation != "exact" or weights.shape[1] == 0:
+    if rule.impl == "reference" or rule.converged or rule.formulation != "exact":
+        return False
+    if not 1 <= weights.shape[1] <= ops.MOST_MODULES:
         return False
     if rule.impl == "cpu":
         if not ops.handles(X):
-            checks.fail("X", 'for impl="cpu" a tensor on the CPU outside torch.func and forward-mode AD', X)
+            where = "outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
+            checks.fail("X", f'for impl="cpu" a tensor on the CPU {where}', X)
         return True
     return not library.missing() and ops.handles(X)
 

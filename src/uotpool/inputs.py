@@ -64,8 +64,10 @@ def lay_out(
         sets = RaggedSets(row_index, num_sets, present)
 
     if dtype is None:
-        dtype = torch.promote_types(X.dtype, torch.float32)
-    X = X.to(dtype).contiguous()  # torch sums in an order that depends on strides
+        dtype = X.dtype if X.dtype.itemsize >= 4 else torch.float32
+    if X.dtype != dtype:
+        X = X.to(dtype)
+    X = X.contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
     return sets.hide(X, 0.0), sets
@@ -167,7 +169,7 @@ def resolve_weights(
         plain = [_number(name, value, X) for name, value in given.items()]
         if None not in plain and checks.readable(X):  # the usual case, in one operation
             length = DEFAULT_K if K is None else K
-            return torch.tensor([[value] * length for value in plain], dtype=X.dtype)
+            return torch.tensor([[value] * length for value in plain], dtype=X.dtype, device=X.device)
 
     values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
     lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}

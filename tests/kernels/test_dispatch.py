@@ -112,3 +112,50 @@ def test_no_modules_at_all(solver):
         ]
         assert results[0].isfinite().all()
         assert torch.equal(*results)
+
+
+def test_a_default_device_does_not_matter():
+    X = torch.rand(2, 5, 3)
+    mask = torch.rand(2, 5) > 0.3
+    want = uot_pool(X, 0.5, 1.0, 1.0, mask=mask)
+    with torch.device("meta"):
+        assert torch.equal(uot_pool(X, 0.5, 1.0, 1.0, mask=mask), want)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("K", [0, 1, 3, "converged"])
+def test_layers_of_every_length(K, shared):
+    for fixed in ({}, {"alpha1": 0.7}):
+        layer = UOTPooling(3, K=K, shared=shared, **fixed)
+        assert layer(torch.rand(2, 5, 3)).shape == (2, 3)
+
+
+def test_a_sign_that_only_a_flag_knows_of():
+    X = torch.complex(torch.zeros(2, 4, 3), torch.rand(2, 4, 3)).conj().imag
+    assert X.is_neg()
+    want = uot_pool(X, 0.5, 1.0, 1.0, impl="reference")
+    torch.testing.assert_close(uot_pool(X, 0.5, 1.0, 1.0), want)
+    Y = torch.rand(2, 4, 3, requires_grad=True)
+    dy = torch._neg_view(torch.rand(2, 3))
+    grads = [torch.autograd.grad(uot_pool(Y, 0.5, 1.0, 1.0, impl=i), Y, dy)[0] for i in ("cpu", "reference")]
+    torch.testing.assert_close(*grads)
+
+
+def test_batched_gradients():
+    X = torch.rand(2, 4, 3, requires_grad=True)
+    y = uot_pool(X, 0.5, 1.0, 1.0)
+    dys = torch.eye(6).reshape(6, 2, 3)
+    (batched,) = torch.autograd.grad(y, X, dys, is_grads_batched=True, retain_graph=True)
+    single = [torch.autograd.grad(y, X, dy, retain_graph=True)[0] for dy in dys]
+    torch.testing.assert_close(batched, torch.stack(single))
+
+
+def test_an_operator_refuses_what_does_not_fit():
+    X, w = torch.rand(6, 3), torch.ones(3, 2)
+    solve = torch.ops.uotpool.solve
+    good = solve(X, None, None, 3, None, None, w, 2, "sinkhorn", False)
+    turned = X.t().contiguous().t()
+    assert torch.equal(solve(turned, None, None, 3, None, None, w, 2, "sinkhorn", False), good)
+    for X_, w_, solver in ((X, w.double(), "sinkhorn"), (X, w, "badmm-e"), (X.half(), w.half(), "sinkhorn")):
+        with pytest.raises(ValueError, match="uotpool::solve"):
+            solve(X_, None, None, 3, None, None, w_, 2, solver, False)

@@ -10,6 +10,7 @@ import torch
 from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
+from uotpool import uot_pool
 from uotpool.kernels import library
 
 SHAPES = {
@@ -214,3 +215,17 @@ def test_scratch_of_the_largest_sizes_is_not_taken_for_a_status():
     n = 2**28 - 64
     size = Raw("badmm-q").scratch(True, B=1, M=n, N=n, D=n, K=7)
     assert size > 0 or size == -library.BAD_ARGUMENT
+
+
+def test_bags_around_one_chunk_share_scratch():
+    """A bag of one chunk may need more scratch than a larger one of two: each call has to fit all its bags."""
+    D = 64
+    chunk = 131072 // D // 4 * 4
+    for sizes in ([chunk + 1, chunk], [chunk, 2 * chunk, chunk + 1]):
+        X = torch.rand(sum(sizes), D, requires_grad=True)
+        ptr = torch.tensor([0, *sizes]).cumsum(0)
+        dX = {}
+        for impl in ("cpu", "reference"):
+            y = uot_pool(X, 0.5, 1.0, 1.0, ptr=ptr, K=2, impl=impl)
+            dX[impl] = torch.autograd.grad(y.sum(), X)[0]
+        torch.testing.assert_close(dX["cpu"], dX["reference"], rtol=1e-3, atol=1e-7)

@@ -18,13 +18,14 @@ from uotpool.layout import DenseSets, RaggedSets, Sets
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in the header
 _DTYPES = (torch.float32, torch.float64)
+MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 Grouping = tuple[Tensor | None, Tensor | None, int]
 
 
 def _transformed() -> bool:
-    """Inside vmap, torch.func.grad or the like."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    """Inside vmap, torch.func.grad or the like, or forward-mode AD."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 # What torch.compiler.assume_constant_result does: the compiler asks while it traces. That one would import it.
@@ -33,11 +34,11 @@ _transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def handles(X: Tensor) -> bool:
     """Whether the kernels can work on this X here: on the CPU, differentiated in reverse at most."""
-    if X.device.type != "cpu" or X.dtype not in _DTYPES or _transformed():
+    if X.device.type != "cpu" or _transformed():
         return False
     if torch.compiler.is_compiling():
         return not torch.onnx.is_in_onnx_export()  # an ONNX file has to hold plain operations
-    return forward_ad._current_level < 0 and not torch._C._is_tracing()  # torch.jit.trace
+    return not torch._C._is_tracing()  # torch.jit.trace
 
 
 def solve(
@@ -62,22 +63,32 @@ def solve(
         plan: the plan instead of the pooled output.
     """
     D = X.shape[-1]
-    rows = X.reshape(-1, D)
+    rows = _plain(X.reshape(-1, D))
     ptr, order, N = _grouping(rows, sets)
     if log_p0 is not None:
-        log_p0 = log_p0.contiguous()
+        log_p0 = _plain(log_p0)
     if log_q0 is not None:
-        log_q0 = log_q0.reshape(-1).contiguous()
-    weights = weights.contiguous()
+        log_q0 = _plain(log_q0.reshape(-1))
+    weights = _plain(weights)
     problem = (rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
     differentiable = (rows, log_p0, log_q0, weights)
-    if not _eager(X):
+    if not all(t is None or _eager(t) for t in differentiable):
         out = cast(Tensor, torch.ops.uotpool.solve(*problem))
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in differentiable):
         out = cast(Tensor, _Solve.apply(*differentiable, problem))
     else:
         out = _forward(*problem)
     return out.view(X.shape) if plan else out
+
+
+def _plain(x: Tensor) -> Tensor:
+    """x in memory as it reads: contiguous, with no sign or zeros that only a flag knows of."""
+    x = x.contiguous()
+    if torch.compiler.is_compiling():  # the operator does the rest when it runs
+        return x
+    if x.is_neg():
+        return x.resolve_neg()
+    return torch.zeros_like(x) if x._is_zerotensor() else x
 
 
 def _grouping(rows: Tensor, sets: Sets) -> Grouping:
@@ -110,8 +121,8 @@ def _eager(X: Tensor) -> bool:
 def _group(
     rows: Tensor, index: Tensor | None, present: Tensor | None, num_sets: int, N: int
 ) -> tuple[Tensor, Tensor]:
-    ptr = torch.empty(num_sets + 1, dtype=torch.int64)
-    order = torch.empty(rows.shape[0], dtype=torch.int64)
+    ptr = torch.empty(num_sets + 1, dtype=torch.int64, device=rows.device)
+    order = torch.empty(rows.shape[0], dtype=torch.int64, device=rows.device)
     arguments = (_address(index), _address(present), rows.shape[0], num_sets, N)
     library.check(_native().uotpool_group(*arguments, ptr.data_ptr(), order.data_ptr()))
     return ptr, order
@@ -148,7 +159,7 @@ def _call(
         X.shape[0],
         N,
         X.shape[1],
-        torch.get_num_threads(),
+        min(torch.get_num_threads(), MOST_THREADS),
         log_p0 is not None and log_p0.dim() == 1,
         *[None if t is None else t.data_ptr() for t in (X, ptr, order, log_p0, log_q0, weights, *outputs)],
     )
@@ -179,7 +190,7 @@ def _derivatives(
     """By X, log_p0, log_q0 and the weights; None for one that is not wanted."""
     targets = (X, log_p0, log_q0, weights)
     made = [None if t is None or not w else torch.empty_like(t) for t, w in zip(targets, wanted, strict=True)]
-    dout = dout.contiguous()  # named, as it has to live until the call is over
+    dout = _plain(dout)  # named, as it has to live until the call is over
     call = _call(X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, dout, None, *made)
     library.check(_native().uotpool_backward(call))
     return made
@@ -212,6 +223,9 @@ class _Solve(torch.autograd.Function):
         N, rest = ctx.rest
         wanted = list(ctx.needs_input_grad[:4])
         arguments = (dout, X, ptr, order, N, log_p0, log_q0, weights, *rest, wanted)
+        if not torch._C._has_storage(dout):  # is_grads_batched=True: the dispatcher runs an operator for each
+            made = torch.ops.uotpool.solve_backward(*arguments)
+            return *(d if w else None for d, w in zip(made, wanted, strict=True)), None
         # Grad mode is on here under create_graph=True alone.
         made = _SolveBackward.apply(*arguments) if torch.is_grad_enabled() else _derivatives(*arguments)
         return *made, None
@@ -241,9 +255,55 @@ def _operator(name: str, function: Any, schema: str) -> Any:
     )
 
 
-def _backward(dout: Tensor, X: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _validated(
+    X: Tensor,
+    ptr: Tensor | None,
+    order: Tensor | None,
+    N: int,
+    log_p0: Tensor | None,
+    log_q0: Tensor | None,
+    weights: Tensor,
+    num_sets: int,
+    solver: str,
+    plan: bool,
+) -> tuple[Any, ...]:
+    """What `solve` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
+    floats, integers = (X, log_p0, log_q0, weights), (ptr, order)
+    M, D = X.shape
+    good = (
+        X.dtype in _DTYPES
+        and all(t is None or (t.dtype == X.dtype and t.device.type == "cpu") for t in floats)
+        and all(t is None or (t.dtype == torch.int64 and t.device.type == "cpu") for t in integers)
+        and solver in SOLVERS
+        and weights.dim() == 2
+        and weights.shape[0] == (3 if solver == "sinkhorn" else 4)
+        and (log_p0 is None or log_p0.shape in ((D,), (num_sets, D)))
+        and (log_q0 is None or log_q0.shape == (M,))
+        and (ptr is None or ptr.shape == (num_sets + 1,))
+        and (order is None or order.shape == (M,))
+    )
+    if not good:
+        raise ValueError(
+            "uotpool::solve: shapes, dtypes or devices that do not fit; use uotpool.uot_pool or uot_plan"
+        )
+    X, log_p0, log_q0, weights = (None if t is None else _plain(t) for t in floats)  # type: ignore[assignment]
+    ptr, order = (None if t is None else t.contiguous() for t in integers)
+    return X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan
+
+
+def _operator_forward(*problem: Any) -> Tensor:
+    return _forward(*_validated(*problem))
+
+
+def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """An operator returns tensors: an empty one for a derivative that is not wanted."""
-    return tuple(X.new_empty(0) if d is None else d for d in _derivatives(dout, X, *rest))
+    *problem, wanted = rest
+    validated = _validated(*problem)
+    X, num_sets, plan = validated[0], validated[7], validated[9]
+    if dout.dtype != X.dtype or dout.shape != (X.shape if plan else (num_sets, X.shape[1])):
+        raise ValueError("uotpool::solve_backward: dout has not the shape and dtype of the output")
+    made = _derivatives(dout, *validated, wanted)  # type: ignore[call-arg]
+    return tuple(X.new_empty(0) if d is None else d for d in made)
 
 
 _group_op = _operator(
@@ -251,9 +311,11 @@ _group_op = _operator(
     _group,
     "(Tensor rows, Tensor? index, Tensor? present, SymInt num_sets, SymInt N) -> (Tensor, Tensor)",
 )
-_solve_op = _operator("solve", _forward, f"({_problem}) -> Tensor")
+_solve_op = _operator("solve", _operator_forward, f"({_problem}) -> Tensor")
 _backward_op = _operator(
-    "solve_backward", _backward, f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)"
+    "solve_backward",
+    _operator_backward,
+    f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 
 
@@ -267,14 +329,14 @@ def _(
 @_solve_op.register_fake
 def _(X: Tensor, *rest: Any) -> Tensor:
     num_sets, plan = rest[6], rest[8]
-    return torch.empty_like(X) if plan else X.new_empty(num_sets, X.shape[1])
+    return X.new_empty(X.shape if plan else (num_sets, X.shape[1]))
 
 
 @_backward_op.register_fake
 def _(dout: Tensor, X: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     log_p0, log_q0, weights = rest[3:6]
     targets = zip((X, log_p0, log_q0, weights), rest[-1], strict=True)
-    dX, dp, dq, dw = (X.new_empty(0) if t is None or not w else torch.empty_like(t) for t, w in targets)
+    dX, dp, dq, dw = (X.new_empty(0 if t is None or not w else t.shape) for t, w in targets)
     return dX, dp, dq, dw
 
 

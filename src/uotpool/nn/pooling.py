@@ -155,7 +155,7 @@ class UOTPooling(WeightedModule):
             # The published output does not see the last module's weights, nor any alpha1 and alpha2 of Bregman
             # ADMM. This keeps them in the graph, with gradient 0, so that DDP does not wait for them.
             y = y + 0.0 * sum(raw.sum() for raw in self.raw_weights().values())
-        return y.to(X.dtype)
+        return y if y.dtype == X.dtype else y.to(X.dtype)
 
     def plan(
         self,

@@ -12,7 +12,8 @@ from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.solvers.weights import Weights
 
-# Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32.
+# Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32. One for
+# all, so that one addition serves all.
 FLOOR = 1e-6
 
 
@@ -104,8 +105,10 @@ class WeightedModule(nn.Module):
         if len(raw) < len(self._names):
             return torch.stack([value.to(like) for value in self._values().values()])
         # The usual case, in few operations: they cost more than a small set.
-        values = _positive(torch.stack(list(raw.values()))).to(like)
-        return values.expand(len(raw), self.K) if self.shared else values
+        values = _positive(torch.stack(list(raw.values())))
+        if values.dtype != like.dtype or values.device != like.device:
+            values = values.to(like)
+        return values.expand(len(raw), self.K) if self.shared and self.K != "converged" else values
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """`.to()`, `.half()` and the like move the fixed weights but leave their precision.
@@ -126,7 +129,9 @@ class WeightedModule(nn.Module):
 
 
 def _positive(raw: Tensor) -> Tensor:
-    return nn.functional.softplus(raw.to(torch.promote_types(raw.dtype, torch.float32))) + FLOOR
+    if raw.dtype.itemsize < 4:
+        raw = raw.float()
+    return nn.functional.softplus(raw) + FLOOR
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:
