@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -97,7 +97,9 @@ def judge(target: Target | None, value: float) -> tuple[str, str]:
     return str(target), "ok" if target.met(value) else "miss"
 
 
-def speedup(
+def _row(
+    ratio: float,
+    ratio_of: str,
     case: Case,
     candidate: str,
     baseline: str,
@@ -106,25 +108,22 @@ def speedup(
     target: Target | None = None,
     note: str = "",
 ) -> Row:
-    """How many times faster the candidate is; from seconds."""
-    ratio = theirs / ours
     us = (ours * 1e6, theirs * 1e6)
-    return Row(*case, candidate, baseline, *us, ratio, SPEEDUP, *judge(target, ratio), note)
+    return Row(*case, candidate, baseline, *us, ratio, ratio_of, *judge(target, ratio), note)
+
+
+def speedup(
+    case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
+) -> Row:
+    """How many times faster the candidate is; from seconds. More: target, note."""
+    return _row(theirs / ours, SPEEDUP, case, candidate, baseline, ours, theirs, *more, **named)
 
 
 def cost(
-    case: Case,
-    candidate: str,
-    baseline: str,
-    ours: float,
-    theirs: float,
-    target: Target | None = None,
-    note: str = "",
+    case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
 ) -> Row:
-    """How many times as long the candidate takes; from seconds."""
-    ratio = ours / theirs
-    us = (ours * 1e6, theirs * 1e6)
-    return Row(*case, candidate, baseline, *us, ratio, COST, *judge(target, ratio), note)
+    """How many times as long the candidate takes; from seconds. More: target, note."""
+    return _row(ours / theirs, COST, case, candidate, baseline, ours, theirs, *more, **named)
 
 
 # ---------------------------------------------------------------------------------------------------------

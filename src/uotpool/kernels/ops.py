@@ -7,7 +7,7 @@ instead: the way through torch's dispatcher costs more than the kernel on small 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,26 @@ SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in t
 _DTYPES = (torch.float32, torch.float64)
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
-Grouping = tuple[Tensor | None, Tensor | None, int]
+
+class Problem(NamedTuple):
+    """What the operators take. Which rows are in which set is as in csrc/uotpool.h."""
+
+    X: Tensor  # (M, D)
+    ptr: Tensor | None
+    order: Tensor | None
+    N: int
+    log_p0: Tensor | None
+    log_q0: Tensor | None
+    weights: Tensor
+    num_sets: int
+    solver: str
+    plan: bool
+
+    def differentiable(self) -> tuple[Tensor | None, ...]:
+        return self.X, self.log_p0, self.log_q0, self.weights
+
+    def output_shape(self) -> Any:
+        return self.X.shape if self.plan else (self.num_sets, self.X.shape[1])
 
 
 def _transformed() -> bool:
@@ -70,14 +89,14 @@ def solve(
     if log_q0 is not None:
         log_q0 = _plain(log_q0.reshape(-1))
     weights = _plain(weights)
-    problem = (rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
-    differentiable = (rows, log_p0, log_q0, weights)
-    if not all(t is None or _eager(t) for t in differentiable):
+    problem = Problem(rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
+    inputs = problem.differentiable()
+    if not all(t is None or _eager(t) for t in inputs):
         out = cast(Tensor, torch.ops.uotpool.solve(*problem))
-    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in differentiable):
-        out = cast(Tensor, _Solve.apply(*differentiable, problem))
+    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        out = cast(Tensor, _Solve.apply(*inputs, problem))
     else:
-        out = _forward(*problem)
+        out = _forward(problem)
     return out.view(X.shape) if plan else out
 
 
@@ -91,7 +110,7 @@ def _plain(x: Tensor) -> Tensor:
     return torch.zeros_like(x) if x._is_zerotensor() else x
 
 
-def _grouping(rows: Tensor, sets: Sets) -> Grouping:
+def _grouping(rows: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, int]:
     """ptr, the order of the rows, and the common size of the sets (0 where ptr says it)."""
     M = rows.shape[0]
     if isinstance(sets, DenseSets):
@@ -136,64 +155,53 @@ def _address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def _call(
-    X: Tensor,
-    ptr: Tensor | None,
-    order: Tensor | None,
-    N: int,
-    log_p0: Tensor | None,
-    log_q0: Tensor | None,
-    weights: Tensor,
-    num_sets: int,
-    solver: str,
-    plan: bool,
-    *outputs: Tensor | None,
-) -> library.Call:
+def _call(p: Problem, *outputs: Tensor | None) -> library.Call:
     """`outputs`: dout, out, dX, dlog_p0, dlog_q0, dweights."""
+    arrays = (p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *outputs)
     return library.Call(
-        _DTYPES.index(X.dtype),
-        SOLVERS.index(solver),
-        plan,
-        weights.shape[1],
-        num_sets,
-        X.shape[0],
-        N,
-        X.shape[1],
+        _DTYPES.index(p.X.dtype),
+        SOLVERS.index(p.solver),
+        p.plan,
+        p.weights.shape[1],
+        p.num_sets,
+        p.X.shape[0],
+        p.N,
+        p.X.shape[1],
         min(torch.get_num_threads(), MOST_THREADS),
-        log_p0 is not None and log_p0.dim() == 1,
-        *[None if t is None else t.data_ptr() for t in (X, ptr, order, log_p0, log_q0, weights, *outputs)],
+        p.log_p0 is not None and p.log_p0.dim() == 1,
+        *[_address(t) for t in arrays],
     )
 
 
-def _forward(X: Tensor, *rest: Any) -> Tensor:
-    num_sets, plan = rest[6], rest[8]
-    out = torch.empty_like(X) if plan else X.new_empty(num_sets, X.shape[1])
-    call = _call(X, *rest, None, out, None, None, None, None)
-    library.check(_native().uotpool_forward(call))
+def _forward(p: Problem) -> Tensor:
+    out = p.X.new_empty(p.output_shape())
+    library.check(_native().uotpool_forward(_call(p, None, out, None, None, None, None)))
     return out
 
 
-def _derivatives(
-    dout: Tensor,
-    X: Tensor,
-    ptr: Tensor | None,
-    order: Tensor | None,
-    N: int,
-    log_p0: Tensor | None,
-    log_q0: Tensor | None,
-    weights: Tensor,
-    num_sets: int,
-    solver: str,
-    plan: bool,
-    wanted: list[bool],
-) -> list[Tensor | None]:
+def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
     """By X, log_p0, log_q0 and the weights; None for one that is not wanted."""
-    targets = (X, log_p0, log_q0, weights)
-    made = [None if t is None or not w else torch.empty_like(t) for t, w in zip(targets, wanted, strict=True)]
+    pairs = zip(p.differentiable(), wanted, strict=True)
+    made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
     dout = _plain(dout)  # named, as it has to live until the call is over
-    call = _call(X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, dout, None, *made)
-    library.check(_native().uotpool_backward(call))
+    library.check(_native().uotpool_backward(_call(p, dout, None, *made)))
     return made
+
+
+def _save(ctx: Any, p: Problem) -> None:
+    ctx.save_for_backward(p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights)
+    ctx.rest = p.N, p.num_sets, p.solver, p.plan
+
+
+def _saved(ctx: Any) -> Problem:
+    X, ptr, order, log_p0, log_q0, weights = ctx.saved_tensors
+    N, *rest = ctx.rest
+    return Problem(X, ptr, order, N, log_p0, log_q0, weights, *rest)
+
+
+def _by_operator(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+    made = torch.ops.uotpool.solve_backward(dout, *p, wanted)
+    return [d if w else None for d, w in zip(made, wanted, strict=True)]
 
 
 _TWICE = (
@@ -204,37 +212,28 @@ _TWICE = (
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        X: Tensor,
-        log_p0: Tensor | None,
-        log_q0: Tensor | None,
-        weights: Tensor,
-        problem: tuple[Any, ...],
-    ) -> Tensor:
-        _, ptr, order, N, _, _, _, *rest = problem
-        ctx.save_for_backward(X, ptr, order, log_p0, log_q0, weights)
-        ctx.rest = N, rest
-        return _forward(*problem)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        problem = inputs[-1]  # beside its tensors, which autograd has to see one by one
+        _save(ctx, problem)
+        return _forward(problem)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        X, ptr, order, log_p0, log_q0, weights = ctx.saved_tensors
-        N, rest = ctx.rest
         wanted = list(ctx.needs_input_grad[:4])
-        arguments = (dout, X, ptr, order, N, log_p0, log_q0, weights, *rest, wanted)
         if not torch._C._has_storage(dout):  # is_grads_batched=True: the dispatcher runs an operator for each
-            made = torch.ops.uotpool.solve_backward(*arguments)
-            return *(d if w else None for d, w in zip(made, wanted, strict=True)), None
+            return *_by_operator(dout, _saved(ctx), wanted), None
         # Grad mode is on here under create_graph=True alone.
-        made = _SolveBackward.apply(*arguments) if torch.is_grad_enabled() else _derivatives(*arguments)
-        return *made, None
+        if torch.is_grad_enabled():
+            problem = _saved(ctx)
+            return *_SolveBackward.apply(dout, *problem.differentiable(), problem, wanted), None
+        return *_derivatives(dout, _saved(ctx), wanted), None
 
 
 class _SolveBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
-        return tuple(_derivatives(*arguments))
+    def forward(ctx: Any, dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+        *_, problem, wanted = inputs
+        return tuple(_derivatives(dout, problem, wanted))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
@@ -255,55 +254,40 @@ def _operator(name: str, function: Any, schema: str) -> Any:
     )
 
 
-def _validated(
-    X: Tensor,
-    ptr: Tensor | None,
-    order: Tensor | None,
-    N: int,
-    log_p0: Tensor | None,
-    log_q0: Tensor | None,
-    weights: Tensor,
-    num_sets: int,
-    solver: str,
-    plan: bool,
-) -> tuple[Any, ...]:
+def _validated(p: Problem) -> Problem:
     """What `solve` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
-    floats, integers = (X, log_p0, log_q0, weights), (ptr, order)
-    M, D = X.shape
+    M, D = p.X.shape
     good = (
-        X.dtype in _DTYPES
-        and all(t is None or (t.dtype == X.dtype and t.device.type == "cpu") for t in floats)
-        and all(t is None or (t.dtype == torch.int64 and t.device.type == "cpu") for t in integers)
-        and solver in SOLVERS
-        and weights.dim() == 2
-        and weights.shape[0] == (3 if solver == "sinkhorn" else 4)
-        and (log_p0 is None or log_p0.shape in ((D,), (num_sets, D)))
-        and (log_q0 is None or log_q0.shape == (M,))
-        and (ptr is None or ptr.shape == (num_sets + 1,))
-        and (order is None or order.shape == (M,))
+        p.X.dtype in _DTYPES
+        and all(t is None or (t.dtype == p.X.dtype and t.device.type == "cpu") for t in p.differentiable())
+        and all(t is None or (t.dtype == torch.int64 and t.device.type == "cpu") for t in (p.ptr, p.order))
+        and p.solver in SOLVERS
+        and p.weights.dim() == 2
+        and p.weights.shape[0] == (3 if p.solver == "sinkhorn" else 4)
+        and (p.log_p0 is None or p.log_p0.shape in ((D,), (p.num_sets, D)))
+        and (p.log_q0 is None or p.log_q0.shape == (M,))
+        and (p.ptr is None or p.ptr.shape == (p.num_sets + 1,))
+        and (p.order is None or p.order.shape == (M,))
     )
     if not good:
         raise ValueError(
             "uotpool::solve: shapes, dtypes or devices that do not fit; use uotpool.uot_pool or uot_plan"
         )
-    X, log_p0, log_q0, weights = (None if t is None else _plain(t) for t in floats)  # type: ignore[assignment]
-    ptr, order = (None if t is None else t.contiguous() for t in integers)
-    return X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan
+    tensors: dict[str, Any] = {k: _plain(t) for k, t in p._asdict().items() if isinstance(t, Tensor)}
+    return p._replace(**tensors)
 
 
 def _operator_forward(*problem: Any) -> Tensor:
-    return _forward(*_validated(*problem))
+    return _forward(_validated(Problem(*problem)))
 
 
 def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """An operator returns tensors: an empty one for a derivative that is not wanted."""
     *problem, wanted = rest
-    validated = _validated(*problem)
-    X, num_sets, plan = validated[0], validated[7], validated[9]
-    if dout.dtype != X.dtype or dout.shape != (X.shape if plan else (num_sets, X.shape[1])):
+    p = _validated(Problem(*problem))
+    if dout.dtype != p.X.dtype or dout.shape != p.output_shape():
         raise ValueError("uotpool::solve_backward: dout has not the shape and dtype of the output")
-    made = _derivatives(dout, *validated, wanted)  # type: ignore[call-arg]
-    return tuple(X.new_empty(0) if d is None else d for d in made)
+    return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
 
 
 _group_op = _operator(
@@ -327,31 +311,21 @@ def _(
 
 
 @_solve_op.register_fake
-def _(X: Tensor, *rest: Any) -> Tensor:
-    num_sets, plan = rest[6], rest[8]
-    return X.new_empty(X.shape if plan else (num_sets, X.shape[1]))
+def _(*problem: Any) -> Tensor:
+    p = Problem(*problem)
+    return p.X.new_empty(p.output_shape())
 
 
 @_backward_op.register_fake
-def _(dout: Tensor, X: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    log_p0, log_q0, weights = rest[3:6]
-    targets = zip((X, log_p0, log_q0, weights), rest[-1], strict=True)
-    dX, dp, dq, dw = (X.new_empty(0 if t is None or not w else t.shape) for t, w in targets)
-    return dX, dp, dq, dw
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    X, ptr, order, N, log_p0, log_q0, weights, *rest = inputs
-    ctx.save_for_backward(X, ptr, order, log_p0, log_q0, weights)
-    ctx.rest = N, rest
+def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *problem, wanted = rest
+    pairs = zip(Problem(*problem).differentiable(), wanted, strict=True)
+    return tuple(dout.new_empty(0 if t is None or not w else t.shape) for t, w in pairs)
 
 
 def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-    X, ptr, order, log_p0, log_q0, weights = ctx.saved_tensors
-    N, rest = ctx.rest
     wanted = [bool(ctx.needs_input_grad[i]) for i in (0, 4, 5, 6)]
-    made = torch.ops.uotpool.solve_backward(dout, X, ptr, order, N, log_p0, log_q0, weights, *rest, wanted)
-    dX, dp, dq, dw = (g if w else None for g, w in zip(made, wanted, strict=True))
+    dX, dp, dq, dw = _by_operator(dout, _saved(ctx), wanted)
     return dX, None, None, None, dp, dq, dw, None, None, None
 
 
@@ -359,5 +333,7 @@ def _refuse(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError(_TWICE)
 
 
-_solve_op.register_autograd(_differentiate, setup_context=_save)
+_solve_op.register_autograd(
+    _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Problem(*inputs))
+)
 _backward_op.register_autograd(_refuse)
