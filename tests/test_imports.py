@@ -117,8 +117,9 @@ ALLOWED: dict[str, set[str]] = {
     "functional": {"checks", "dispatch", "inputs", "layout", "solvers", "solvers.weights"},
 }
 ALLOWED["nn"] = set(ALLOWED) | {"nn"}
+ALLOWED["__init__"] = set(ALLOWED)
 ALLOWED["pyg"] = {"checks", "nn"}
-ALLOWED["__init__"] = set(ALLOWED) - {"pyg"}
+ALLOWED["zoo"] = {"checks", "inputs", "layout", "segments", "nn", "zoo"}
 ALLOWED["cli"] = set(ALLOWED)
 ALLOWED["__main__"] = {"cli"}
 
@@ -198,6 +199,10 @@ def test_imports_point_one_way():
         ("nn/pooling.py", "from uotpool import cli", "uotpool.cli"),
         ("nn/priors.py", "from uotpool import uot_pool", "uotpool"),
         ("pyg.py", "from uotpool.functional import uot_pool", "uotpool.functional"),
+        ("pyg.py", "from uotpool.zoo import build", "uotpool.zoo"),
+        ("zoo/simple.py", "from uotpool.pyg import UOTAggregation", "uotpool.pyg"),
+        ("nn/pooling.py", "from uotpool.zoo.base import Pooling", "uotpool.zoo.base"),
+        ("__init__.py", "from uotpool.zoo import build", "uotpool.zoo"),
         ("__init__.py", "from uotpool.pyg import UOTAggregation", "uotpool.pyg"),
     ],
 )

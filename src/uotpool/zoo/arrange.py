@@ -1,0 +1,50 @@
+"""The rows of a batch in the arrangement a method needs: without absent rows, or padded to one size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from uotpool.layout import DenseSets, RaggedSets, Sets
+
+
+def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:
+    """The present rows (M, D) in their order, the set of each, and their places among all rows."""
+    rows = X.reshape(-1, X.shape[-1])
+    if isinstance(sets, RaggedSets):
+        index = sets.index
+    else:
+        index = torch.arange(sets.num_sets, device=X.device).repeat_interleave(X.shape[1])
+    if sets.present is None:
+        return rows, index, torch.arange(rows.shape[0], device=X.device)
+    kept = sets.present.flatten().nonzero().flatten()
+    return rows[kept], index[kept], kept
+
+
+def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
+    """(B, longest, D) with zeros after the rows of a set. An empty set has one row, of zeros, so that nothing
+    is divided by its size; `Pooling.forward` puts zeros in the place of what comes out.
+    """
+    if isinstance(sets, DenseSets) and X.shape[1] > 0:
+        if sets.present is None:
+            return X, sets
+        present = sets.present.squeeze(-1)
+        alone = ~present.any(1, keepdim=True)
+        first = torch.arange(X.shape[1], device=X.device) == 0
+        return X, DenseSets(sets.num_sets, (present | (alone & first)).unsqueeze(-1))
+    rows, index, _ = flat(X, sets)
+    count = torch.bincount(index, minlength=sets.num_sets)
+    longest = max(int(count.max()), 1) if sets.num_sets else 1
+    index, order = index.sort(stable=True)
+    place = torch.arange(rows.shape[0], device=X.device) - (count.cumsum(0) - count)[index]
+    dense = X.new_zeros(sets.num_sets, longest, X.shape[-1])
+    dense = dense.index_put((index, place), rows[order])
+    present = torch.arange(longest, device=X.device) < count.clamp_min(1)[:, None]
+    return dense, DenseSets(sets.num_sets, present.unsqueeze(-1))
+
+
+def mask_of(X: Tensor, sets: DenseSets) -> Tensor:
+    """(B, N), True where a row is present."""
+    if sets.present is None:
+        return torch.ones(X.shape[:2], dtype=torch.bool, device=X.device)
+    return sets.present.squeeze(-1)

@@ -1,0 +1,90 @@
+"""Poolings that weigh the samples: attention and dynamic pooling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import checks
+from uotpool.layout import Sets
+from uotpool.nn import SamplePrior
+from uotpool.zoo.base import Pooling
+
+
+class Attention(Pooling):
+    r"""Attention pooling, :math:`y = \sum_n a_n x_n`, :math:`a = \text{softmax}_n(w^\top \tanh(V x_n))`.
+
+    Args:
+        dim: number of features.
+        hidden: rows of V; default `dim`.
+
+    M. Ilse, J. Tomczak, M. Welling, "Attention-based deep multiple instance learning", ICML 2018.
+    """
+
+    def __init__(self, dim: int, hidden: int | None = None) -> None:
+        super().__init__(dim)
+        self.score = SamplePrior(dim, hidden)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.squeeze(sets.sum_n(X * sets.softmax_n(self.score(X))))
+
+
+class GatedAttention(Pooling):
+    r"""Gated attention, :math:`a = \text{softmax}_n(w^\top (\tanh(V x_n) \odot \sigma(U x_n)))`.
+
+    :math:`y = \sum_n a_n x_n`, as `Attention`.
+
+    Args:
+        dim: number of features.
+        hidden: rows of V and U; default `dim`.
+
+    M. Ilse, J. Tomczak, M. Welling, "Attention-based deep multiple instance learning", ICML 2018.
+    """
+
+    def __init__(self, dim: int, hidden: int | None = None) -> None:
+        super().__init__(dim)
+        hidden = self.dim if hidden is None else checks.count("hidden", hidden, 1)
+        self.V = nn.Linear(dim, hidden, bias=False)
+        self.U = nn.Linear(dim, hidden, bias=False)
+        self.w = nn.Linear(hidden, 1, bias=False)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        logits = self.w(self.V(X).tanh() * self.U(X).sigmoid())
+        return sets.squeeze(sets.sum_n(X * sets.softmax_n(logits)))
+
+
+class Dynamic(Pooling):
+    r"""Dynamic pooling: routing, as between capsules, from the samples to the set.
+
+    .. math::
+        c = \text{softmax}_n(b), \quad v = \text{squash}(\textstyle\sum_n c_n x_n), \quad
+        b_n \leftarrow b_n + x_n^\top v
+
+    from b = 0, with :math:`\text{squash}(s) = \frac{|s|^2}{1 + |s|^2} \frac{s}{|s|}`; y is the last v. No
+    parameters.
+
+    Args:
+        dim: number of features.
+        steps: number of times that v is computed.
+
+    Y. Yan, X. Wang, X. Guo, J. Fang, W. Liu, J. Huang, "Deep multi-instance learning with dynamic pooling",
+    ACML 2018.
+    """
+
+    def __init__(self, dim: int, *, steps: int = 3) -> None:
+        super().__init__(dim)
+        self.steps = checks.count("steps", steps, 1)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        b = torch.zeros_like(X[..., :1])
+        v = _squash(sets.sum_n(X * sets.softmax_n(b)))
+        for _ in range(self.steps - 1):
+            b = b + (X * sets.spread(v)).sum(-1, keepdim=True)
+            v = _squash(sets.sum_n(X * sets.softmax_n(b)))
+        return sets.squeeze(v)
+
+
+def _squash(s: Tensor) -> Tensor:
+    tiny = torch.finfo(s.dtype).tiny ** 0.5  # the root has no derivative at 0
+    length = (s.square().sum(-1, keepdim=True) + tiny).sqrt()
+    return s / (length + 1 / length)

@@ -1,0 +1,151 @@
+"""What every pooling of the zoo is: one call, one set of promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from itertools import chain, pairwise
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from uotpool import checks
+from uotpool.inputs import lay_out
+from uotpool.layout import DenseSets, Sets
+
+
+class Pooling(nn.Module, ABC):
+    """A pooling `(B, N, dim)` or ragged `(M, dim)` -> `(B, out_dim)`; `uotpool.zoo.build` makes one by name.
+
+    All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
+    padding or on the other sets of the batch; an empty set pools to zeros with zero gradient; the computation
+    runs in at least float32, whatever the dtype of x, the parameters or autocast, and the output has the dtype
+    of x.
+
+    Args:
+        dim: number of features of a sample.
+        out_dim: number of features of a pooled set; default `dim`.
+
+    Attributes:
+        aux_loss: a loss of its own for the last forward, to be added to that of the task; 0.0 where a method
+        has
+            none.
+        needs_edges: whether forward must be given `edge_index`. The others accept and ignore it.
+        needs_fit: whether the method takes references from data; see `fit`.
+    """
+
+    needs_edges: ClassVar[bool] = False
+    needs_fit: ClassVar[bool] = False
+    aux_loss: Tensor | float = 0.0
+
+    def __init__(self, dim: int, out_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = checks.count("dim", dim, 1)
+        self.out_dim = self.dim if out_dim is None else out_dim
+
+    def forward(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        *,
+        mask: Tensor | None = None,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Pooled vector of each set, (B, out_dim), in the dtype of x.
+
+        Args:
+            x: (B, N, dim), or (M, dim) with `index` or `ptr`.
+            index: set of each row, in any order.
+            ptr: offsets of the sets, (B + 1,), instead of `index`.
+            dim_size: number of sets; keeps trailing empty ones.
+            mask: True where a sample is present, shape of x without its last dimension.
+            edge_index: (2, E), rows of x (of x.flatten(0, 1), if dense) that an edge joins, both in one set.
+            edge_weight: (E,), default 1.
+        """
+        other = self._in_other_precision(x)
+        if other:
+            layout = {"mask": mask, "edge_index": edge_index, "edge_weight": edge_weight}
+            return functional_call(self, other, (x, index, ptr, dim_size), layout)
+        X, sets = lay_out(x, index, ptr, dim_size, mask, name="x")
+        self._check_dim(x)
+        with _no_autocast(X.device.type):
+            y = self._pooled(X, sets, edge_index, edge_weight)
+        if not isinstance(sets, DenseSets) or sets.present is not None or x.shape[1] == 0:
+            y = torch.where(sets.squeeze(sets.count(X)) > 0, y, 0.0)
+        return y.to(x.dtype)
+
+    def _in_other_precision(self, x: object) -> dict[str, Tensor]:
+        """Parameters and buffers that are not in the precision of the computation, cast to it."""
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return {}  # refused by `lay_out`
+        dtype = x.dtype if x.dtype.itemsize >= 4 else torch.float32
+        state = chain(self.named_parameters(), self.named_buffers())
+        return {n: t.to(dtype) for n, t in state if t.dtype != dtype and t.is_floating_point()}
+
+    def _check_dim(self, x: Tensor) -> None:
+        if x.shape[-1] != self.dim:
+            checks.fail("x", f"{self.dim} features in the last dimension (dim={self.dim})", x)
+
+    def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        return self._pool(X, sets)
+
+    @abstractmethod
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        """(B, out_dim). Absent rows of X are 0; what an empty set gives is replaced, but must be finite."""
+
+    def fit(
+        self,
+        x: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        *,
+        mask: Tensor | None = None,
+    ) -> Self:
+        """Take references from data (training data, please), in the layouts of `forward`. Needs scikit-learn.
+
+        Without it a method that has references starts from random ones. A no-op for all other methods. Draws
+        from torch's generator.
+        """
+        X, sets = lay_out(x, index, ptr, dim_size, mask, name="x")
+        self._check_dim(x)
+        if self.needs_fit:
+            rows = X.detach().reshape(-1, self.dim)
+            if sets.present is not None:
+                rows = rows[sets.present.flatten()]
+            with torch.no_grad():
+                self._fit(rows)
+        return self
+
+    def _fit(self, rows: Tensor) -> None:
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, from torch's generator."""
+        for module in self.modules():
+            owns = any(parameter is not None for parameter in module._parameters.values())
+            if owns and module is not self:
+                # torch's MultiheadAttention has no public one.
+                reset: Any = getattr(module, "reset_parameters", None) or module._reset_parameters
+                reset()
+
+    def extra_repr(self) -> str:
+        return str(self.dim) if self.out_dim == self.dim else f"{self.dim}, out_dim={self.out_dim}"
+
+
+def _no_autocast(device: str) -> Any:
+    autocast = torch.amp.is_autocast_available(device)  # not on "meta"
+    return torch.autocast(device, enabled=False) if autocast else nullcontext()
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inner, outer in pairwise(widths):
+        layers += [nn.Linear(inner, outer), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,58 @@
+"""Second-order pooling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import checks
+from uotpool.layout import Sets
+from uotpool.zoo.arrange import padded
+from uotpool.zoo.base import Pooling
+
+
+class Covariance(Pooling):
+    r"""Covariance pooling, :math:`y = \text{triu}(\Sigma^{1/2})`.
+
+    .. math::
+        \Sigma = \tfrac1N \textstyle\sum_n (z_n - \bar z)(z_n - \bar z)^\top
+
+    :math:`z = W x` has `rank` features, so y has rank (rank + 1) / 2. The root is by five steps of Newton and
+    Schulz on the matrix divided by its trace, as in the paper; 1e-5 is added to the diagonal, for sets of one
+    sample.
+
+    Args:
+        dim: number of features.
+        rank: rows of W; default 16, at most `dim`.
+
+    P. Li, J. Xie, Q. Wang, Z. Gao, "Towards faster training of global covariance pooling networks by iterative
+    matrix square root normalization", CVPR 2018.
+    """
+
+    RIDGE, STEPS = 1e-5, 5
+
+    def __init__(self, dim: int, *, rank: int | None = None) -> None:
+        rank = min(16, checks.count("dim", dim, 1)) if rank is None else checks.count("rank", rank, 1)
+        super().__init__(dim, rank * (rank + 1) // 2)
+        self.W = nn.Linear(dim, rank, bias=False)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        X, sets = padded(X, sets)
+        Z = self.W(X)
+        count = sets.count(Z).clamp_min(1.0)
+        centred = sets.hide(Z - sets.sum_n(Z) / count, 0.0)
+        eye = torch.eye(Z.shape[-1], dtype=Z.dtype, device=Z.device)
+        root = _matrix_root(centred.transpose(1, 2) @ centred / count + self.RIDGE * eye, self.STEPS)
+        i, j = torch.triu_indices(*root.shape[1:], device=root.device)
+        return root[:, i, j]
+
+
+def _matrix_root(A: Tensor, steps: int) -> Tensor:
+    """Square root of symmetric positive definite matrices (B, r, r)."""
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    trace = A.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    Y, Z = A / trace, eye
+    for _ in range(steps):
+        T = 1.5 * eye - 0.5 * Z @ Y
+        Y, Z = Y @ T, T @ Z
+    return trace.sqrt() * Y

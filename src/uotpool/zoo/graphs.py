@@ -1,0 +1,227 @@
+"""Poolings that look at the edges, with the layers of PyTorch Geometric (extra `pyg`)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import DenseGCNConv, GCNConv, LEConv
+from torch_geometric.nn.pool.select.topk import topk
+from torch_geometric.utils import add_remaining_self_loops, coalesce, scatter, softmax
+
+from uotpool import checks, segments
+from uotpool.layout import RaggedSets, Sets
+from uotpool.zoo.arrange import flat
+from uotpool.zoo.base import Pooling
+
+
+class Graphs(NamedTuple):
+    """A batch of graphs without absent nodes."""
+
+    X: Tensor  # (M, D)
+    graph: Tensor  # (M,), graph of each node
+    num_graphs: int
+    edges: Tensor  # (2, E), both ends in one graph
+    weight: Tensor  # (E,)
+
+
+class GraphPooling(Pooling):
+    """A pooling that needs `edge_index`. Edges at absent nodes are absent too."""
+
+    needs_edges = True
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        raise NotImplementedError("needs edges: `_pool_graphs`")
+
+    @abstractmethod
+    def _pool_graphs(self, graphs: Graphs) -> Tensor:
+        """(B, out_dim)."""
+
+    def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        num_rows = X.shape[:-1].numel()
+        _check_edges(X, num_rows, edge_index, edge_weight)
+        assert edge_index is not None
+        edges = edge_index.long()
+        weight = X.new_ones(edges.shape[1]) if edge_weight is None else edge_weight.to(X.dtype)
+        rows, index, kept = flat(X, sets)
+        if rows.shape[0] < num_rows:
+            place = edges.new_full((num_rows,), -1).index_put((kept,), torch.arange(len(kept), device=X.device))
+            edges = place[edges]
+            there = (edges >= 0).all(0)
+            edges, weight = edges[:, there], weight[there]
+        if checks.readable(edges) and bool((index[edges[0]] != index[edges[1]]).any()):
+            e = int((index[edges[0]] != index[edges[1]]).nonzero()[0])
+            joined = tuple(int(i) for i in index[edges[:, e]])
+            raise ValueError(f"edge_index: expected edges within a set, got one between the sets {joined}")
+        return self._pool_graphs(Graphs(rows, index, sets.num_sets, edges, weight))
+
+
+def _check_edges(X: Tensor, num_rows: int, edge_index: Tensor | None, edge_weight: Tensor | None) -> None:
+    accepted = "an int64 or int32 tensor of shape (2, E)"
+    checks.tensor("edge_index", edge_index, accepted)
+    assert edge_index is not None
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        checks.fail("edge_index", accepted, edge_index)
+    if edge_index.dtype not in (torch.int64, torch.int32):
+        checks.fail("edge_index", accepted, edge_index, TypeError)
+    checks.same_device("edge_index", edge_index, X)
+    if checks.readable(edge_index) and edge_index.numel():
+        low, high = (int(i) for i in edge_index.aminmax())
+        if low < 0 or high >= num_rows:
+            raise ValueError(f"edge_index: expected rows of x, 0 to {num_rows - 1}, got {low} to {high}")
+    if edge_weight is not None:
+        accepted = f"a floating tensor of shape ({edge_index.shape[1]},)"
+        checks.floating("edge_weight", edge_weight, accepted)
+        checks.same_device("edge_weight", edge_weight, X)
+        if edge_weight.shape != edge_index.shape[1:]:
+            checks.fail("edge_weight", accepted, edge_weight)
+
+
+def _ratio(ratio: float) -> float:
+    if checks.number("ratio", ratio, positive=True) > 1:
+        checks.fail("ratio", "a number in (0, 1]", ratio)
+    return float(ratio)
+
+
+def _mean_max(Y: Tensor, index: Tensor, num_graphs: int) -> Tensor:
+    sets = RaggedSets(index, num_graphs, None)
+    return torch.cat([sets.sum_n(Y) / sets.count(Y).clamp_min(1.0), sets.max_n(Y)], dim=-1)
+
+
+class SAGPool(GraphPooling):
+    r"""Self-attention graph pooling: the best nodes by a graph convolution, then mean and max of those.
+
+    .. math::
+        s = \tanh(\text{GCN}(X, A)), \quad i = \text{top}_{\lceil r N \rceil}(s), \quad
+        y = [\text{mean}_{n \in i}\, s_n x_n \,\|\, \max_{n \in i} s_n x_n]
+
+    Args:
+        dim: number of features.
+        ratio: r, the share of nodes to keep.
+
+    J. Lee, I. Lee, J. Kang, "Self-attention graph pooling", ICML 2019. Layers of PyG; the same as its
+    `SAGPooling` with GCNConv and this readout, but edge weights count.
+    """
+
+    def __init__(self, dim: int, *, ratio: float = 0.5) -> None:
+        super().__init__(dim, 2 * dim)
+        self.ratio = _ratio(ratio)
+        self.gnn = GCNConv(dim, 1)
+
+    def _pool_graphs(self, graphs: Graphs) -> Tensor:
+        score = self.gnn(graphs.X, graphs.edges, graphs.weight).tanh()
+        kept = topk(score.flatten(), self.ratio, graphs.graph)
+        return _mean_max((graphs.X * score)[kept], graphs.graph[kept], graphs.num_graphs)
+
+
+class ASAP(GraphPooling):
+    r"""Adaptive structure-aware pooling: the best neighbourhoods, then mean and max of those.
+
+    .. math::
+        m_i = \max_{j \in \mathcal N(i)} x_j, \quad
+        a_{ij} = \text{softmax}_j(\text{lrelu}(w^\top [W m_i \,\|\, x_j])), \quad
+        c_i = \textstyle\sum_j a_{ij} x_j, \quad \phi = \sigma(\text{LEConv}(c, A))
+
+    with neighbourhoods that include the node itself; y is the readout of :math:`\phi_i c_i` over the
+    :math:`\lceil r N \rceil` largest phi, as in `SAGPool`. The coarsened graph is not built: nothing follows
+    that would read it.
+
+    Args:
+        dim: number of features.
+        ratio: r, the share of neighbourhoods to keep.
+
+    E. Ranjan, S. Sanyal, P. Talukdar, "ASAP: adaptive structure aware pooling for learning hierarchical graph
+    representations", AAAI 2020. Layers of PyG; the same as its `ASAPooling` with this readout, but edge weights
+    count (in LEConv).
+    """
+
+    def __init__(self, dim: int, *, ratio: float = 0.5) -> None:
+        super().__init__(dim, 2 * dim)
+        self.ratio = _ratio(ratio)
+        self.lin = nn.Linear(dim, dim)
+        self.att = nn.Linear(2 * dim, 1)
+        self.gnn_score = LEConv(dim, 1)
+
+    def _pool_graphs(self, graphs: Graphs) -> Tensor:
+        N = graphs.X.shape[0]
+        edges: Any
+        weight: Any
+        edges, weight = add_remaining_self_loops(graphs.edges, graphs.weight, 1.0, N)
+        x_j = graphs.X[edges[0]]
+        master = self.lin(scatter(x_j, edges[1], 0, N, "max"))[edges[1]]
+        logit = nn.functional.leaky_relu(self.att(torch.cat([master, x_j], -1)), 0.2)
+        attention = softmax(logit, edges[1], num_nodes=N)
+        clusters = segments.sum(x_j * attention, edges[1], N)
+        fitness = self.gnn_score(clusters, edges, weight).sigmoid()
+        kept = topk(fitness.flatten(), self.ratio, graphs.graph)
+        return _mean_max((clusters * fitness)[kept], graphs.graph[kept], graphs.num_graphs)
+
+
+class DiffPool(GraphPooling):
+    r"""Differentiable pooling: nodes to C clusters, a graph convolution among those, then their mean.
+
+    .. math::
+        S = \text{softmax}(\text{GCN}_s(X, A)), \quad Z = \text{relu}(\text{GCN}_z(X, A)), \quad
+        y = \tfrac1C 1^\top \text{GCN}(S^\top Z, S^\top A S)
+
+    `aux_loss` is the mean over the graphs of :math:`|A - S S^\top|_F / N^2` (neighbours to one cluster) plus
+    that of the mean entropy of the rows of S (one cluster a node). All of it without an N x N matrix.
+
+    Args:
+        dim: number of features.
+        hidden: features of Z; default `dim`.
+        clusters: C.
+
+    R. Ying, J. You, C. Morris, X. Ren, W. Hamilton, J. Leskovec, "Hierarchical graph representation learning
+    with differentiable pooling", NeurIPS 2018. Layers of PyG, whose `dense_diff_pool` is the same with N x N
+    matrices.
+    """
+
+    def __init__(self, dim: int, hidden: int | None = None, *, clusters: int = 8) -> None:
+        super().__init__(dim)
+        hidden = self.dim if hidden is None else checks.count("hidden", hidden, 1)
+        self.clusters = checks.count("clusters", clusters, 1)
+        self.embed = GCNConv(dim, hidden)
+        self.assign = GCNConv(dim, clusters)
+        self.coarse = DenseGCNConv(hidden, dim)
+
+    def _pool_graphs(self, graphs: Graphs) -> Tensor:
+        X, index, B, edges, weight = graphs
+        S = self.assign(X, edges, weight).softmax(-1)
+        Z = self.embed(X, edges, weight).relu()
+        pooled = _outer_sums(S, Z, index, B)
+        coarse = _outer_sums(weight[:, None] * S[edges[0]], S[edges[1]], index[edges[0]], B)
+        self.aux_loss = self._losses(S, graphs)
+        loops = torch.eye(self.clusters, dtype=X.dtype, device=X.device)  # its own would replace the diagonal
+        return self.coarse(pooled, coarse + loops, add_loop=False).mean(1)
+
+    @staticmethod
+    def _losses(S: Tensor, graphs: Graphs) -> Tensor:
+        _, index, B, edges, weight = graphs
+        edges, weight = coalesce(edges, weight, S.shape[0])  # parallel edges are one entry of A, their sum
+        sets = RaggedSets(index, B, None)
+        # |A - S S'|^2 = |A|^2 - 2 <A, S S'> + |S' S|^2, by the edges and C x C matrices
+        per_edge = weight * (weight - 2 * (S[edges[0]] * S[edges[1]]).sum(-1))
+        square = segments.sum(per_edge[:, None], index[edges[0]], B).squeeze(-1)
+        square = square + _outer_sums(S, S, index, B).square().sum((1, 2))
+        count = sets.count(S).squeeze(-1)
+        there = count > 0
+        tiny = torch.finfo(S.dtype).eps ** 2  # the root has no derivative at 0
+        link = torch.where(there, square, 1.0).clamp_min(tiny).sqrt() / count.clamp_min(1.0).square()
+        entropy = sets.sum_n(-torch.special.xlogy(S, S).sum(-1, keepdim=True)).squeeze(-1) / count.clamp_min(
+            1.0
+        )
+        return torch.where(there, link + entropy, 0.0).sum() / there.sum().clamp_min(1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The loss hangs on the graph of the last forward, which can be neither copied nor pickled.
+        return {name: value for name, value in super().__getstate__().items() if name != "aux_loss"}
+
+
+def _outer_sums(U: Tensor, V: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    """sum_n u_n v_n' over the rows of each set: (M, P), (M, Q) -> (num_sets, P, Q)."""
+    # One column of U at a time: P x Q values for each row would be a large tensor.
+    columns = [segments.sum(u[:, None] * V, index, num_sets) for u in U.unbind(1)]
+    return torch.stack(columns, dim=1)

@@ -1,0 +1,160 @@
+"""The names of the poolings, and `build`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from uotpool import checks
+from uotpool.zoo.base import Pooling
+
+
+class Entry(NamedTuple):
+    """A pooling of the registry."""
+
+    where: str  # module:class below uotpool.zoo
+    formula: str
+    paper: str  # authors and year; the class has the full citation
+    source: str = "uotpool"  # where the code comes from
+    options: tuple[tuple[str, Any], ...] = ()  # what the name sets
+
+    @property
+    def needs_pyg(self) -> bool:
+        return self.where.partition(":")[0] in ("graphs", "pyg_sets")
+
+    def load(self) -> type[Pooling]:
+        """The class."""
+        module, _, name = self.where.partition(":")
+        try:
+            found: type[Pooling] = getattr(import_module(f"uotpool.zoo.{module}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "torch_geometric":
+                raise
+            needs = "it needs PyTorch Geometric: install the extra `pyg`"
+            raise ModuleNotFoundError(f"uotpool.zoo.{name}: {needs}", name=error.name) from error
+        return found
+
+
+LEE, ILSE, UOT = "Lee et al. 2016", "Ilse et al. 2018", "Cheng and Xu 2022"
+PYG_LAYERS = "uotpool, layers of PyG"
+
+
+def _uot(solver: str, regulariser: str, formulation: str) -> Entry:
+    formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan, {regulariser} R"
+    if formulation == "paper":
+        formula += ", as published"
+    return Entry("uot:UOTP", formula, UOT, options=(("solver", solver), ("formulation", formulation)))
+
+
+ENTRIES: dict[str, Entry] = {
+    "add": Entry("simple:Add", "sum_n x_n", ""),
+    "mean": Entry("simple:Mean", "1/N sum_n x_n", ""),
+    "max": Entry("simple:Max", "max_n x_nd", ""),
+    "mean-max": Entry("simple:MeanMax", "[mean_n x_n || max_n x_n]", ""),
+    "mixed": Entry("simple:Mixed", "w mean_n x_n + (1 - w) max_n x_n", LEE),
+    "gated-mixed": Entry("simple:GatedMixed", "mixed, w = sigmoid(v' mean_n x_n + b)", LEE),
+    "deepset": Entry("networks:DeepSet", "rho(sum_n phi(x_n))", "Zaheer et al. 2017"),
+    "set2set": Entry(
+        "pyg_sets:Set2Set",
+        "[q_T || sum_n softmax_n(x_n' q_T) x_n], q: LSTM",
+        "Vinyals et al. 2016",
+        "PyG Set2Set",
+    ),
+    "attention": Entry("attention:Attention", "sum_n softmax_n(w' tanh(V x_n)) x_n", ILSE),
+    "gated-attention": Entry(
+        "attention:GatedAttention", "sum_n softmax_n(w' (tanh(V x_n) * sigmoid(U x_n))) x_n", ILSE
+    ),
+    "dynamic": Entry(
+        "attention:Dynamic", "v = squash(sum_n softmax_n(b) x_n), b_n += x_n' v", "Yan et al. 2018"
+    ),
+    "gnp": Entry("simple:GNP", "W (N^-q sum_n |x_nd|^p)^(1/p) + b", "Ko et al. 2021"),
+    "sagp": Entry(
+        "graphs:SAGPool", "mean || max of the top s_n x_n, s = tanh(GCN(X, A))", "Lee et al. 2019", PYG_LAYERS
+    ),
+    "asap": Entry(
+        "graphs:ASAP",
+        "mean || max of the top phi_i c_i, c: attention over neighbours",
+        "Ranjan et al. 2020",
+        PYG_LAYERS,
+    ),
+    "uotp-sinkhorn": _uot("sinkhorn", "entropic", "exact"),
+    "uotp-badmm-e": _uot("badmm-e", "entropic", "exact"),
+    "uotp-badmm-q": _uot("badmm-q", "quadratic", "exact"),
+    "uotp-sinkhorn-paper": _uot("sinkhorn", "entropic", "paper"),
+    "uotp-badmm-e-paper": _uot("badmm-e", "entropic", "paper"),
+    "uotp-badmm-q-paper": _uot("badmm-q", "quadratic", "paper"),
+    "nin": Entry("networks:NetworkInNetwork", "1/N sum_n relu(W2 relu(W1 x_n))", "Lin et al. 2013"),
+    "set-transformer": Entry(
+        "pyg_sets:SetTransformer", "SAB(PMA_1(SAB(X)))", "Lee et al. 2019", "PyG SetTransformerAggregation"
+    ),
+    "otk": Entry(
+        "transport:OTK", "sqrt(p) sum_n P_nj psi(x_n), P: transport to references", "Mialon et al. 2021"
+    ),
+    "wegl": Entry(
+        "transport:WEGL",
+        "(M sum_n P_nj x_n - z_j) / sqrt(M), P: transport to references",
+        "Kolouri et al. 2021",
+    ),
+    "diffpool": Entry(
+        "graphs:DiffPool", "mean_c GCN(S' Z, S' A S), S = softmax(GCN(X, A))", "Ying et al. 2018", PYG_LAYERS
+    ),
+    "gem": Entry("simple:GeM", "(1/N sum_n max(x_nd, eps)^p)^(1/p)", "Radenovic et al. 2018"),
+    "softmax": Entry("simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
+    "lse": Entry("simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
+    "vpa": Entry("simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),
+    "gmt": Entry(
+        "pyg_sets:GraphMultisetTransformer",
+        "PMA_1(SAB(PMA_k(X)))",
+        "Baek et al. 2021",
+        "PyG GraphMultisetTransformer",
+    ),
+    "swe": Entry(
+        "transport:SlicedWasserstein", "sum_m w_m (Q_l(m) - r_ml), Q_l: quantiles", "Naderializadeh et al. 2021"
+    ),
+    "covariance": Entry("covariance:Covariance", "triu(cov_n(W x_n)^(1/2))", "Li et al. 2018"),
+}
+
+
+def names() -> list[str]:
+    """All names that `build` knows."""
+    return list(ENTRIES)
+
+
+def entry(name: str) -> Entry:
+    """The entry of a name, or an error with the nearest names."""
+    if not isinstance(name, str) or name not in ENTRIES:
+        near = difflib.get_close_matches(str(name).lower(), ENTRIES, n=3, cutoff=0.4)
+        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise ValueError(
+            f"name: expected a pooling of uotpool.zoo, got {checks.describe(name)}{hint} "
+            f"(all: {', '.join(ENTRIES)})"
+        )
+    return ENTRIES[name]
+
+
+def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Pooling:
+    """A pooling by its name.
+
+    Args:
+        name: one of `names()`; `uotpool poolings` lists them. dim: number of features of a sample. hidden:
+        width of the hidden layer, for the poolings that have one; default `dim`. The others ignore it, so
+            that one can be put in the place of another by its name alone.
+        **options: those of the pooling's class, for example `ratio=0.8` for "sagp"; of `UOTPooling` for
+        "uotp-...".
+    """
+    found = entry(name)
+    kind = found.load()
+    accepted = dict(inspect.signature(kind).parameters)
+    free = accepted.pop("options", None) is not None  # UOTPooling says itself what it does not know
+    settings = dict(found.options) | options
+    unknown = [] if free else [option for option in options if option not in accepted or option == "dim"]
+    if unknown:
+        known = ", ".join(repr(option) for option in accepted if option != "dim") or "no options"
+        raise TypeError(f"{unknown[0]}: expected an option of {name!r} ({known})")
+    if "hidden" in accepted:
+        settings["hidden"] = hidden
+    elif hidden is not None:
+        checks.count("hidden", hidden, 1)
+    return kind(dim, **settings)

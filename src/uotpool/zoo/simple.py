@@ -1,0 +1,219 @@
+"""Poolings that act on each feature by itself, with at most a number or two to learn."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from uotpool.layout import Sets
+from uotpool.zoo.base import Pooling
+
+
+def _mean(X: Tensor, sets: Sets) -> Tensor:
+    return sets.squeeze(sets.sum_n(X) / sets.count(X).clamp_min(1.0))
+
+
+def _log_mean_exp(Y: Tensor, sets: Sets) -> Tensor:
+    return sets.squeeze(sets.logsumexp_n(Y) - sets.count(Y).clamp_min(1.0).log())
+
+
+def _inverse_softplus(value: float) -> float:
+    return math.log(math.expm1(value))
+
+
+class Add(Pooling):
+    r"""Add pooling, :math:`y = \sum_n x_n`."""
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.squeeze(sets.sum_n(X))
+
+
+class Mean(Pooling):
+    r"""Mean pooling, :math:`y = \frac1N \sum_n x_n`."""
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return _mean(X, sets)
+
+
+class Max(Pooling):
+    r"""Max pooling, :math:`y_d = \max_n x_{nd}`. Samples that tie share the gradient."""
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.squeeze(sets.max_n(X))
+
+
+class MeanMax(Pooling):
+    r"""The concatenation of mean and max pooling, :math:`y = [\text{mean}_n x_n \,\|\, \max_n x_n]`."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, 2 * dim)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return torch.cat([_mean(X, sets), sets.squeeze(sets.max_n(X))], dim=-1)
+
+
+class VariancePreserving(Pooling):
+    r"""Variance-preserving aggregation, :math:`y = \frac{1}{\sqrt N} \sum_n x_n`.
+
+    L. Schneckenreiter, R. Freinschlag, F. Sestak, J. Brandstetter, G. Klambauer, A. Mayr, "GNN-VPA: a
+    variance-preserving aggregation strategy for graph neural networks", 2024.
+    """
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.squeeze(sets.sum_n(X) / sets.count(X).clamp_min(1.0).sqrt())
+
+
+class Mixed(Pooling):
+    r"""Mixed mean-max pooling, :math:`y = \omega\, \text{mean}_n x_n + (1 - \omega) \max_n x_n`.
+
+    omega in (0, 1) is one learned number, sigmoid(raw_omega); `uotpool.MixedMeanMax` has the same from three
+    UOT poolings.
+
+    C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural networks: mixed,
+    gated, and tree", AISTATS 2016.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.raw_omega = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.raw_omega)
+
+    def _omega(self, mean: Tensor) -> Tensor:
+        return self.raw_omega.sigmoid()
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        mean, top = _mean(X, sets), sets.squeeze(sets.max_n(X))
+        omega = self._omega(mean)
+        return omega * mean + (1 - omega) * top
+
+
+class GatedMixed(Mixed):
+    r"""Gated mean-max pooling: `Mixed` with :math:`\omega = \sigma(w^\top \text{mean}_n x_n + b)` for each set.
+
+    Lee et al. gate a window of fixed size by one weight for each place in it. A set has no places and any size,
+    so the gate looks at its mean.
+
+    C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural networks: mixed,
+    gated, and tree", AISTATS 2016.
+    """
+
+    def __init__(self, dim: int) -> None:
+        Pooling.__init__(self, dim)
+        self.gate = nn.Linear(dim, 1)
+
+    def reset_parameters(self) -> None:
+        self.gate.reset_parameters()
+
+    def _omega(self, mean: Tensor) -> Tensor:
+        return self.gate(mean).sigmoid()
+
+
+class Softmax(Pooling):
+    r"""Softmax pooling, :math:`y_d = \sum_n x_{nd}\, e^{t x_{nd}} / \sum_m e^{t x_{md}}`, t learned, from 1.
+
+    t = 0 is mean and t = inf max pooling.
+
+    G. Li, C. Xiong, A. Thabet, B. Ghanem, "DeeperGCN: all you need to train deeper GCNs", 2020.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.t = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.t)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.squeeze(sets.sum_n(X * sets.softmax_n(self.t * X)))
+
+
+class LogSumExp(Pooling):
+    r"""Log-sum-exp pooling, :math:`y_d = \frac1r \log \frac1N \sum_n e^{r x_{nd}}`, r > 0 learned, from 1.
+
+    r = 0 is mean and r = inf max pooling. r = softplus(raw_r) + 0.01: the logarithm loses its digits to the
+    division by a small r.
+
+    P. Pinheiro, R. Collobert, "From image-level to pixel-level labeling with convolutional networks", CVPR
+    2015.
+    """
+
+    FLOOR = 1e-2
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.raw_r = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.raw_r, _inverse_softplus(1.0 - self.FLOOR))
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        r = nn.functional.softplus(self.raw_r) + self.FLOOR
+        return _log_mean_exp(r * X, sets) / r
+
+
+class GeM(Pooling):
+    r"""Generalised mean (power mean), :math:`y_d = (\frac1N \sum_n \max(x_{nd}, \epsilon)^p)^{1/p}`.
+
+    p > 0 is learned, from 3, as softplus(raw_p) + 0.01; epsilon = 1e-6. For features that are not negative:
+    smaller ones count as epsilon and get no gradient. Computed by logarithms, so no power overflows.
+
+    F. Radenovic, G. Tolias, O. Chum, "Fine-tuning CNN image retrieval with no human annotation", TPAMI 2018.
+    """
+
+    FLOOR, EPSILON = 1e-2, 1e-6
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.raw_p = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.raw_p, _inverse_softplus(3.0 - self.FLOOR))
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        p = nn.functional.softplus(self.raw_p) + self.FLOOR
+        return (_log_mean_exp(p * X.clamp_min(self.EPSILON).log(), sets) / p).exp()
+
+
+class GNP(Pooling):
+    r"""Generalised norm-based pooling, :math:`y = W g + b`, :math:`g_d = (N^{-q} \sum_n |x_{nd}|^p)^{1/p}`.
+
+    The first half of the features has an exponent p > 0 and the other one p < 0, each with its own q; all four
+    are learned, from p = 1 and -1 and q = 1. |p| = softplus(raw_p) + 0.1. Signs are lost: for features that are
+    not negative, as add, mean, max (and min) pooling of those are settings of it. Computed by logarithms, of
+    |x| + 1e-6.
+
+    J. Ko, T. Kwon, K. Shin, J. Lee, "Learning to pool in graph neural networks for extrapolation", 2021.
+    """
+
+    FLOOR, EPSILON = 0.1, 1e-6
+    LARGEST = 80.0  # exp of it is still a float32
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.raw_p = nn.Parameter(torch.empty(2))
+        self.q = nn.Parameter(torch.empty(2))
+        self.linear = nn.Linear(dim, dim)
+        half = (dim + 1) // 2
+        self._halves = [half, dim - half]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.raw_p, _inverse_softplus(1.0 - self.FLOOR))
+        nn.init.ones_(self.q)
+        self.linear.reset_parameters()
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        size = nn.functional.softplus(self.raw_p) + self.FLOOR
+        p = torch.cat([size[:1].expand(self._halves[0]), -size[1:].expand(self._halves[1])])
+        q = torch.cat([self.q[i].expand(half) for i, half in enumerate(self._halves)])
+        log_sum = sets.squeeze(sets.logsumexp_n(p * (X.abs() + self.EPSILON).log()))
+        log_count = sets.squeeze(sets.count(X).clamp_min(1.0).log())
+        return self.linear(((log_sum - q * log_count) / p).clamp_max(self.LARGEST).exp())

@@ -1,0 +1,224 @@
+"""Poolings by optimal transport between the samples and a reference set."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import checks
+from uotpool.layout import DenseSets, Sets, logsumexp_d
+from uotpool.zoo.arrange import padded
+from uotpool.zoo.base import Pooling
+
+
+def transport_plan(score: Tensor, sets: DenseSets, steps: int) -> Tensor:
+    """P (B, N, M) that maximises <score, P> + entropy with rows of 1/N and columns of 1/M, by Sinkhorn.
+
+    A step meets the rows, then the columns: the columns of the result are exact.
+    """
+    log_rows = -sets.count(score).clamp_min(1.0).log()
+    log_columns = -math.log(score.shape[-1])
+    g = torch.zeros_like(score[:, :1])
+    for _ in range(steps):
+        f = log_rows - logsumexp_d(score + g)
+        g = log_columns - sets.logsumexp_n(score + f)
+    return sets.hide((score + f + g).exp(), 0.0)
+
+
+def k_means(rows: Tensor, k: int, name: str) -> Tensor:
+    """k centres of the rows, by scikit-learn, seeded from torch's generator."""
+    try:
+        from sklearn.cluster import KMeans  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("fit needs scikit-learn: install the extra `zoo`", name=error.name) from error
+    if rows.shape[0] < k:
+        checks.fail("x", f"at least {k} samples, one for each of {name}={k}", rows)
+    seed = int(torch.randint(2**31 - 1, (1,)))
+    found = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy())
+    return torch.from_numpy(found.cluster_centers_).to(rows)
+
+
+def squared_distances(X: Tensor, Z: Tensor) -> Tensor:
+    """(..., N, D), (M, D) -> (..., N, M)."""
+    # By a matrix product, around the middle of Z: |x|^2 - 2 x.z + |z|^2 loses its digits far from 0.
+    middle = Z.mean(0)
+    X, Z = X - middle, Z - middle
+    return (X.square().sum(-1, keepdim=True) - 2 * X @ Z.T + Z.square().sum(-1)).clamp_min(0.0)
+
+
+class WEGL(Pooling):
+    r"""Wasserstein embedding: where each point of a reference set is carried to, less the point itself.
+
+    .. math::
+        y_j = \frac{1}{\sqrt M} (M \textstyle\sum_n P_{nj} x_n - z_j), \quad j = 1 \ldots M
+
+    with P the optimal transport from X to the references z by squared distance; y has M `dim` features. Kolouri
+    et al. solve a linear program for each graph. That cannot be batched, so here P has an entropic term of
+    `epsilon` times the mean cost of a set and comes from `steps` steps of Sinkhorn. `fit` takes the references
+    from data, by k-means as in the paper; before, they are standard normal. They are not learned.
+
+    Args:
+        dim: number of features.
+        references: M.
+        epsilon: weight of the entropy, in units of the mean cost.
+        steps: of Sinkhorn.
+
+    S. Kolouri, N. Naderializadeh, G. Rohde, H. Hoffmann, "Wasserstein embedding for graph learning", ICLR 2021.
+    """
+
+    needs_fit = True
+    Z: Tensor
+
+    def __init__(self, dim: int, *, references: int = 8, epsilon: float = 0.05, steps: int = 50) -> None:
+        checks.count("references", references, 1)
+        super().__init__(dim, references * checks.count("dim", dim, 1))
+        self.epsilon = checks.number("epsilon", epsilon, positive=True)
+        self.steps = checks.count("steps", steps, 1)
+        self.register_buffer("Z", torch.empty(references, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """References from a standard normal; what `fit` found is lost."""
+        self.Z.normal_()
+
+    def _fit(self, rows: Tensor) -> None:
+        self.Z.copy_(k_means(rows, self.Z.shape[0], "references"))
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        X, sets = padded(X, sets)
+        M = self.Z.shape[0]
+        cost = squared_distances(X, self.Z)
+        mean_cost = sets.sum_all(cost) / (M * sets.count(cost).clamp_min(1.0))
+        tiny = torch.finfo(X.dtype).tiny ** 0.5
+        P = transport_plan(-cost / (self.epsilon * mean_cost + tiny), sets, self.steps)
+        carried = M * P.transpose(1, 2) @ X
+        return ((carried - self.Z) / math.sqrt(M)).flatten(1)
+
+
+class OTK(Pooling):
+    r"""Optimal transport kernel embedding: the samples in a kernel's space, carried to learned references.
+
+    .. math::
+        y_j = \sqrt p \textstyle\sum_n P_{nj} \psi(x_n), \quad j = 1 \ldots p, \quad
+        \psi(x) = L^{-1} [\kappa(w_i, x)]_i, \quad L L^\top = [\kappa(w_i, w_j)]_{ij}
+
+    P is the entropic transport plan from X to the references z by the kernel :math:`\langle \psi(x_n), z_j
+    \rangle`; psi is the Nystrom map of the Gaussian kernel :math:`\kappa(x, w) = e^{-|x - w|^2 / (2 s)}` by
+    `hidden` anchors w; y has p `hidden` features. (The paper has the symmetric root of the kernel matrix for L:
+    a rotation of y.) References and anchors are learned. `fit` starts them from k-means, and s from the mean
+    squared distance; before, they are random, and s = `dim`, for features of unit variance.
+
+    Args:
+        dim: number of features.
+        hidden: number of anchors; default `dim`.
+        references: p.
+        epsilon: weight of the entropy.
+        steps: of Sinkhorn.
+
+    G. Mialon, D. Chen, A. d'Aspremont, J. Mairal, "A trainable optimal transport embedding for feature
+    aggregation and its relationship to attention", ICLR 2021.
+    """
+
+    needs_fit = True
+    RIDGE = 1e-3  # on the kernel matrix of the anchors, which may be singular
+    s: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        *,
+        references: int = 4,
+        epsilon: float = 0.1,
+        steps: int = 20,
+    ) -> None:
+        hidden = checks.count("dim", dim, 1) if hidden is None else checks.count("hidden", hidden, 1)
+        super().__init__(dim, checks.count("references", references, 1) * hidden)
+        self.epsilon = checks.number("epsilon", epsilon, positive=True)
+        self.steps = checks.count("steps", steps, 1)
+        self.anchors = nn.Parameter(torch.empty(hidden, dim))
+        self.Z = nn.Parameter(torch.empty(references, hidden))
+        self.register_buffer("s", torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Random anchors and references; what `fit` found is lost."""
+        nn.init.normal_(self.anchors)
+        nn.init.normal_(self.Z, std=1 / math.sqrt(self.Z.shape[1]))
+        self.s.fill_(float(self.dim))
+
+    def _fit(self, rows: Tensor) -> None:
+        variance = rows.var(0, unbiased=False).sum()  # half the mean squared distance of two rows
+        self.s.copy_(2 * variance if variance > 0 else torch.ones_like(variance))
+        self.anchors.copy_(k_means(rows, self.anchors.shape[0], "hidden"))
+        self.Z.copy_(k_means(self._psi(rows.to(self.anchors)), self.Z.shape[0], "references").to(self.Z))
+
+    def _psi(self, X: Tensor) -> Tensor:
+        def kernel(X: Tensor) -> Tensor:
+            return (-squared_distances(X, self.anchors) / (2 * self.s)).exp()
+
+        ridge = self.RIDGE * torch.eye(self.anchors.shape[0], dtype=X.dtype, device=X.device)
+        L = torch.linalg.cholesky(kernel(self.anchors) + ridge)
+        flat = kernel(X).flatten(0, -2)
+        return torch.linalg.solve_triangular(L, flat.T, upper=False).T.reshape(*X.shape[:-1], -1)
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        X, sets = padded(X, sets)
+        psi = self._psi(X)
+        P = transport_plan(psi @ self.Z.T / self.epsilon, sets, self.steps)
+        return (math.sqrt(self.Z.shape[0]) * P.transpose(1, 2) @ psi).flatten(1)
+
+
+class SlicedWasserstein(Pooling):
+    r"""Pooling by sliced-Wasserstein embedding: quantiles along learned directions, less learned ones.
+
+    .. math::
+        y_l = \textstyle\sum_m w_m (Q_l(\tfrac{m - 1/2}{M}) - r_{ml}), \quad l = 1 \ldots L
+
+    where Q_l is the quantile function of the samples' projections :math:`\theta_l^\top x_n / |\theta_l|`
+    (linear between sorted values, constant beyond the outer ones) and r the projected reference, sorted along
+    each direction.
+
+    Args:
+        dim: number of features.
+        hidden: L, the number of directions; default `dim`.
+        references: M.
+
+    N. Naderializadeh, J. Comer, R. Andrews, H. Hoffmann, S. Kolouri, "Pooling by sliced-Wasserstein embedding",
+    NeurIPS 2021.
+    """
+
+    def __init__(self, dim: int, hidden: int | None = None, *, references: int = 16) -> None:
+        hidden = checks.count("dim", dim, 1) if hidden is None else checks.count("hidden", hidden, 1)
+        super().__init__(dim, hidden)
+        M = checks.count("references", references, 1)
+        self.theta = nn.Parameter(torch.empty(hidden, dim))
+        self.reference = nn.Parameter(torch.empty(M, hidden))
+        self.w = nn.Parameter(torch.empty(M))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.theta)
+        # The quantiles of a standard normal: unit features start with a difference near 0.
+        M = self.reference.shape[0]
+        t = (torch.arange(M, dtype=torch.float64, device=self.reference.device) + 0.5) / M
+        with torch.no_grad():
+            self.reference.copy_(torch.special.ndtri(t)[:, None].expand_as(self.reference))
+        nn.init.uniform_(self.w, -1 / math.sqrt(M), 1 / math.sqrt(M))
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        X, sets = padded(X, sets)
+        directions = self.theta / torch.linalg.vector_norm(self.theta, dim=1, keepdim=True)
+        values = sets.hide(X @ directions.T, torch.inf).sort(dim=1).values  # absent ones behind all others
+        M = self.reference.shape[0]
+        count = sets.count(X).clamp_min(1.0)  # (B, 1, 1)
+        t = (torch.arange(M, dtype=X.dtype, device=X.device) + 0.5) / M
+        place = (count * t[None, :, None] - 0.5).clamp_min(0.0)
+        place = torch.minimum(place, count - 1)  # (B, M, 1)
+        low = place.floor()
+        high = torch.minimum(low + 1, count - 1)
+        below, above = (values.gather(1, i.long().expand(-1, -1, values.shape[2])) for i in (low, high))
+        quantiles = below + (place - low) * (above - below)
+        return torch.einsum("m,bml->bl", self.w, quantiles - self.reference.sort(dim=0).values)
