@@ -34,6 +34,15 @@ def samples(size: tuple[int, ...], seed: int = 0) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
+def random_edges(size: Size, seed: int = 4) -> Tensor:
+    """(2, 4 B N): four edges to each node, from any node of its set; rows of X.flatten(0, 1)."""
+    B, N, _ = size
+    g = torch.Generator().manual_seed(seed)
+    ends = torch.randint(N, (B, 4 * N), generator=g) + N * torch.arange(B)[:, None]
+    starts = torch.arange(B * N).reshape(B, N).repeat_interleave(4, dim=1)
+    return torch.stack([ends.flatten(), starts.flatten()])
+
+
 def layer(D: int, solver: str, K: int = 4, **how: Any) -> UOTPooling:
     """Learned weights, different in every module; the same ones for the same solver and K."""
     torch.manual_seed(1)

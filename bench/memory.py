@@ -23,36 +23,44 @@ EAGER = {"formulation": "paper", "impl": "reference"}
 
 class Probe(NamedTuple):
     size: Size
-    solver: str
+    name: str  # in uotpool.zoo
+    options: dict[str, Any]  # of `build`
     mode: str
-    K: int
-    how: dict[str, str]  # more options of the layer
 
 
 def run(session: Session) -> list[Row]:
     size, bag = _sizes(session)
     solvers = SOLVERS[:1] if session.quick else SOLVERS
     threads = max(session.threads)  # each thread has its scratch
-    probes = [Probe(size, solver, BOTH, K, {}) for solver in solvers for K in (FEW, MANY)]
-    probes.append(Probe(bag, "sinkhorn", FORWARD, FEW, {}))
+    probes = [_uot(size, solver, BOTH, K) for solver in solvers for K in (FEW, MANY)]
+    probes.append(_uot(bag, "sinkhorn", FORWARD, FEW))
     if not session.quick:
-        probes += [Probe(bag, "sinkhorn", BOTH, FEW, {}), Probe(size, "sinkhorn", BOTH, FEW, EAGER)]
+        probes += [_uot(bag, "sinkhorn", BOTH, FEW), _uot(size, "sinkhorn", BOTH, FEW, EAGER)]
 
     rows: list[Row] = []
     extra: dict[tuple[str, int], float] = {}
-    for probe, used in zip(probes, _measure(session, probes, threads), strict=True):
-        case = Case("memory", show(probe.size), probe.solver, probe.mode, threads)
+    for probe, used in zip(probes, measure_all(session, probes, threads), strict=True):
+        solver, K, eager = probe.name.removeprefix("uotp-"), probe.options["K"], _eager(probe)
+        case = Case("memory", show(probe.size), solver, probe.mode, threads)
         B, N, D = probe.size
-        name = f"extra, K={probe.K}" + (" (eager)" if probe.how else "")
+        name = f"extra, K={K}" + (" (eager)" if eager else "")
         rows.append(_row(case, name, "size of X", used, 4.0 * B * N * D, _target(probe, size)))
-        if probe.size == size and not probe.how:
-            extra[probe.solver, probe.K] = used
+        if probe.size == size and not eager:
+            extra[solver, K] = used
     for solver in solvers:
         case = Case("memory", show(size), solver, BOTH, threads)
         small, large = sorted((extra[solver, FEW], extra[solver, MANY]))
         target = at_most(1.1) if solver == "sinkhorn" else None
         rows.append(_row(case, f"larger of K={FEW}, {MANY}", "smaller", large, small, target))
     return rows
+
+
+def _uot(size: Size, solver: str, mode: str, K: int, how: dict[str, str] | None = None) -> Probe:
+    return Probe(size, f"uotp-{solver}", {"K": K} | (how or {}), mode)
+
+
+def _eager(probe: Probe) -> bool:
+    return probe.options.get("formulation") == "paper"
 
 
 def _sizes(session: Session) -> tuple[Size, Size]:
@@ -64,7 +72,7 @@ def _sizes(session: Session) -> tuple[Size, Size]:
 
 
 def _target(probe: Probe, size: Size) -> Target | None:
-    if probe.solver != "sinkhorn" or probe.how:
+    if probe.name != "uotp-sinkhorn" or _eager(probe):
         return None
     if probe.size == size:
         return at_most(3)
@@ -77,7 +85,7 @@ def _row(case: Case, candidate: str, baseline: str, ours: float, theirs: float, 
     return Row(*case, candidate, baseline, None, None, ratio, COST, *judge(target, ratio), NOTE, *mib)
 
 
-def _measure(session: Session, probes: list[Probe], threads: int) -> list[float]:
+def measure_all(session: Session, probes: list[Probe], threads: int) -> list[float]:
     """Extra bytes of each; two at a time, since what counts is a process's own."""
     with ThreadPoolExecutor(2) as two:
         results = [two.submit(_probe, probe, threads) for probe in probes]

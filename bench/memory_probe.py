@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from uotpool import UOTPooling
+from bench.cases import random_edges
+from uotpool.zoo import build
 
 STATUS = Path("/proc/self/status")
 
@@ -43,26 +44,30 @@ def peak() -> int:
         return most // 1024 if sys.platform == "darwin" else most
 
 
-def probe(size: list[int], solver: str, K: int, backward: bool, threads: int, how: dict[str, Any]) -> int:
+def probe(size: list[int], name: str, options: dict[str, Any], backward: bool, threads: int) -> int:
     """Extra bytes at the peak of one call."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     B, N, D = size
-    pool = UOTPooling(D, solver=solver, K=K, **how)
+    pool = build(name, D, **options)
     X = torch.randn(B, N, D, requires_grad=backward)
-    dout = torch.ones(B, D)
 
-    def call(X: torch.Tensor, dout: torch.Tensor) -> None:
+    def call(X: torch.Tensor, edges: torch.Tensor | None) -> None:
         if backward:
-            torch.autograd.grad(pool(X), [X, *pool.parameters()], dout, allow_unused=True)
+            y = pool(X, edge_index=edges)
+            torch.autograd.grad(y, [X, *pool.parameters()], torch.ones_like(y), allow_unused=True)
         else:
             with torch.no_grad():
-                pool(X)
+                pool(X, edge_index=edges)
+
+    def edges(*size: int) -> torch.Tensor | None:
+        return random_edges((size[0], size[1], size[2])) if pool.needs_edges else None
 
     # Libraries, thread pools and code pages are loaded by a tiny call; they are no cost of the large one.
-    call(torch.randn(threads, 2, D, requires_grad=backward), dout[:1].expand(threads, D))
+    call(torch.randn(threads, 2, D, requires_grad=backward), edges(threads, 2, D))
+    large = edges(B, N, D)
     before = start()
-    call(X, dout)
+    call(X, large)
     return 1024 * (peak() - before)
 
 

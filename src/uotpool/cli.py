@@ -11,6 +11,7 @@ import torch
 import uotpool
 from uotpool.dispatch import SOLVERS, available
 from uotpool.kernels import library
+from uotpool.zoo import ENTRIES, build
 
 
 def info() -> str:
@@ -33,6 +34,27 @@ def info() -> str:
     return "\n".join(lines)
 
 
+def poolings(dim: int, hidden: int | None) -> str:
+    """The poolings of the zoo, a line each."""
+    rows = [("name", "out_dim", "parameters", "edges", "code", "paper", "formula")]
+    for name, entry in ENTRIES.items():
+        facts = ("?", "?", "?")
+        source = entry.source
+        if entry.needs_pyg and _version("torch_geometric") is None:
+            source += " (install the extra pyg)"
+        else:
+            pool = build(name, dim, hidden)
+            numbers = sum(parameter.numel() for parameter in pool.parameters())
+            facts = (str(pool.out_dim), str(numbers), "needed" if pool.needs_edges else "-")
+        rows.append((name, *facts, source, entry.paper or "-", entry.formula))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    of = f"of dim={dim}" + (f", hidden={hidden}" if hidden else "")
+    return "\n".join(
+        [*lines, "", f"out_dim and parameters are those {of}. uotpool.zoo.build(name, dim) makes one."]
+    )
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -44,8 +66,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="uotpool", description=uotpool.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and active implementations")
-    parser.parse_args(argv)
+    command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")
+    command.add_argument("--dim", type=int, default=64, help="features of a sample (default: %(default)s)")
+    command.add_argument("--hidden", type=int, default=None, help="width of hidden layers (default: dim)")
+    args = parser.parse_args(argv)
     try:
-        print(info())
-    except ValueError as error:  # an environment variable of uotpool.kernels.library
+        print(info() if args.command == "info" else poolings(args.dim, args.hidden))
+    except ValueError as error:  # an argument, or an environment variable of uotpool.kernels.library
         parser.error(str(error))

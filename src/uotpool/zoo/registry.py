@@ -42,9 +42,8 @@ PYG_LAYERS = "uotpool, layers of PyG"
 
 
 def _uot(solver: str, regulariser: str, formulation: str) -> Entry:
-    formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan, {regulariser} R"
-    if formulation == "paper":
-        formula += ", as published"
+    published = " as published" if formulation == "paper" else ""
+    formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan ({regulariser} R) by {solver}{published}"
     return Entry("uot:UOTP", formula, UOT, options=(("solver", solver), ("formulation", formulation)))
 
 
