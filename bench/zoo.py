@@ -6,7 +6,7 @@ Draws zoo.png, and writes the table of docs/poolings.md.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 
@@ -95,7 +95,7 @@ def _exact_uot(name: str) -> bool:
     return name.startswith("uotp-") and not name.endswith("-paper")
 
 
-def _name_and_options(name: str) -> tuple[str, dict[str, str]]:
+def _name_and_options(name: str) -> tuple[str, dict[str, Any]]:
     plain = name.removesuffix(REFERENCE)
     return plain, {} if plain == name else {"impl": "reference"}
 
