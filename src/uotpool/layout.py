@@ -117,7 +117,7 @@ class DenseSets(Sets):
 
     def _max(self, Y: Tensor) -> Tensor:
         if Y.shape[1] == 0:  # amax of nothing is an error in torch
-            return Y.new_full((Y.shape[0], 1, Y.shape[2]), -torch.inf)
+            return Y.sum(1, keepdim=True) - torch.inf  # in the graph, with gradient 0
         return Y.amax(1, keepdim=True)
 
     def spread(self, u: Tensor) -> Tensor:
@@ -166,7 +166,8 @@ class RaggedSets(Sets):
         largest = segments.max(Y.detach(), self.index, self.num_sets)
         if not Y.requires_grad:
             return largest
-        hit = Y.detach() == self.spread(largest)  # ties share the gradient
+        top = self.spread(largest)
+        hit = (Y.detach() == top) | top.isnan()  # ties share the gradient; a NaN shows
         return self._sum(torch.where(hit, Y, 0.0)) / self._sum(hit.to(Y.dtype)).clamp_min(1.0)
 
     def spread(self, u: Tensor) -> Tensor:

@@ -22,16 +22,15 @@ class Pooling(nn.Module, ABC):
     All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
     padding or on the other sets of the batch; an empty set pools to zeros with zero gradient; the computation
     runs in at least float32, whatever the dtype of x, the parameters or autocast, and the output has the dtype
-    of x.
+    of x. (One exception to the first: nodes of a graph whose scores tie in `SAGPool`.)
 
     Args:
         dim: number of features of a sample.
-        out_dim: number of features of a pooled set; default `dim`.
 
     Attributes:
+        out_dim: number of features of a pooled set.
         aux_loss: a loss of its own for the last forward, to be added to that of the task; 0.0 where a method
-        has
-            none.
+            has none.
         needs_edges: whether forward must be given `edge_index`. The others accept and ignore it.
         needs_fit: whether the method takes references from data; see `fit`.
     """
@@ -40,10 +39,9 @@ class Pooling(nn.Module, ABC):
     needs_fit: ClassVar[bool] = False
     aux_loss: Tensor | float = 0.0
 
-    def __init__(self, dim: int, out_dim: int | None = None) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = checks.count("dim", dim, 1)
-        self.out_dim = self.dim if out_dim is None else out_dim
+        self.dim = self.out_dim = checks.count("dim", dim, 1)
 
     def forward(
         self,
@@ -73,6 +71,9 @@ class Pooling(nn.Module, ABC):
             return functional_call(self, other, (x, index, ptr, dim_size), layout)
         X, sets = lay_out(x, index, ptr, dim_size, mask, name="x")
         self._check_dim(x)
+        if sets.num_sets == 0 and not self.needs_edges:  # attention of torch cannot
+            joined = sum((parameter.sum() for parameter in self.parameters()), X.sum())
+            return (X.new_zeros(0, self.out_dim) + 0.0 * joined).to(x.dtype)
         with _no_autocast(X.device.type):
             y = self._pooled(X, sets, edge_index, edge_weight)
         if not isinstance(sets, DenseSets) or sets.present is not None or x.shape[1] == 0:
@@ -133,6 +134,9 @@ class Pooling(nn.Module, ABC):
                 # torch's MultiheadAttention has no public one.
                 reset: Any = getattr(module, "reset_parameters", None) or module._reset_parameters
                 reset()
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):  # as it starts
+                nn.init.zeros_(module.out_proj.bias)
 
     def extra_repr(self) -> str:
         return str(self.dim) if self.out_dim == self.dim else f"{self.dim}, out_dim={self.out_dim}"

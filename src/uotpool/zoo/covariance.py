@@ -32,8 +32,9 @@ class Covariance(Pooling):
     RIDGE, STEPS = 1e-5, 5
 
     def __init__(self, dim: int, *, rank: int | None = None) -> None:
-        rank = min(16, checks.count("dim", dim, 1)) if rank is None else checks.count("rank", rank, 1)
-        super().__init__(dim, rank * (rank + 1) // 2)
+        super().__init__(dim)
+        rank = min(16, dim) if rank is None else checks.count("rank", rank, 1)
+        self.out_dim = rank * (rank + 1) // 2
         self.W = nn.Linear(dim, rank, bias=False)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:

@@ -51,6 +51,7 @@ class GraphPooling(Pooling):
             edges = place[edges]
             there = (edges >= 0).all(0)
             edges, weight = edges[:, there], weight[there]
+        edges, weight = _sum_loops(edges, weight, rows.shape[0])
         if checks.readable(edges) and bool((index[edges[0]] != index[edges[1]]).any()):
             e = int((index[edges[0]] != index[edges[1]]).nonzero()[0])
             joined = tuple(int(i) for i in index[edges[:, e]])
@@ -77,12 +78,28 @@ def _check_edges(X: Tensor, num_rows: int, edge_index: Tensor | None, edge_weigh
         checks.same_device("edge_weight", edge_weight, X)
         if edge_weight.shape != edge_index.shape[1:]:
             checks.fail("edge_weight", accepted, edge_weight)
+        if checks.values_checked(edge_weight) and not bool(((edge_weight >= 0) & edge_weight.isfinite()).all()):
+            raise ValueError("edge_weight: expected finite numbers >= 0, got others")
+
+
+def _sum_loops(edges: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Several loops at a node become one, their sum: PyG's layers would take one of them."""
+    loop = edges[0] == edges[1]
+    loops, sums = coalesce(edges[:, loop], weight[loop], num_nodes)
+    return torch.cat([edges[:, ~loop], loops], dim=1), torch.cat([weight[~loop], sums])
 
 
 def _ratio(ratio: float) -> float:
     if checks.number("ratio", ratio, positive=True) > 1:
         checks.fail("ratio", "a number in (0, 1]", ratio)
     return float(ratio)
+
+
+def _top(logit: Tensor, ratio: float, graphs: Graphs) -> Tensor:
+    """The nodes to keep. By the logits: what comes after them rounds to 1 for many."""
+    if ratio == 1:  # to PyG a number of nodes
+        return torch.arange(logit.shape[0], device=logit.device)
+    return topk(logit.flatten(), ratio, graphs.graph)
 
 
 def _mean_max(Y: Tensor, index: Tensor, num_graphs: int) -> Tensor:
@@ -101,19 +118,23 @@ class SAGPool(GraphPooling):
         dim: number of features.
         ratio: r, the share of nodes to keep.
 
+    Among nodes whose scores tie (those with the same neighbours, all nodes of a complete graph) the order of
+    the rows decides, as in the original.
+
     J. Lee, I. Lee, J. Kang, "Self-attention graph pooling", ICML 2019. Layers of PyG; the same as its
     `SAGPooling` with GCNConv and this readout, but edge weights count.
     """
 
     def __init__(self, dim: int, *, ratio: float = 0.5) -> None:
-        super().__init__(dim, 2 * dim)
+        super().__init__(dim)
+        self.out_dim = 2 * dim
         self.ratio = _ratio(ratio)
         self.gnn = GCNConv(dim, 1)
 
     def _pool_graphs(self, graphs: Graphs) -> Tensor:
-        score = self.gnn(graphs.X, graphs.edges, graphs.weight).tanh()
-        kept = topk(score.flatten(), self.ratio, graphs.graph)
-        return _mean_max((graphs.X * score)[kept], graphs.graph[kept], graphs.num_graphs)
+        logit = self.gnn(graphs.X, graphs.edges, graphs.weight)
+        kept = _top(logit, self.ratio, graphs)
+        return _mean_max((graphs.X * logit.tanh())[kept], graphs.graph[kept], graphs.num_graphs)
 
 
 class ASAP(GraphPooling):
@@ -138,7 +159,8 @@ class ASAP(GraphPooling):
     """
 
     def __init__(self, dim: int, *, ratio: float = 0.5) -> None:
-        super().__init__(dim, 2 * dim)
+        super().__init__(dim)
+        self.out_dim = 2 * dim
         self.ratio = _ratio(ratio)
         self.lin = nn.Linear(dim, dim)
         self.att = nn.Linear(2 * dim, 1)
@@ -154,9 +176,9 @@ class ASAP(GraphPooling):
         logit = nn.functional.leaky_relu(self.att(torch.cat([master, x_j], -1)), 0.2)
         attention = softmax(logit, edges[1], num_nodes=N)
         clusters = segments.sum(x_j * attention, edges[1], N)
-        fitness = self.gnn_score(clusters, edges, weight).sigmoid()
-        kept = topk(fitness.flatten(), self.ratio, graphs.graph)
-        return _mean_max((clusters * fitness)[kept], graphs.graph[kept], graphs.num_graphs)
+        logit = self.gnn_score(clusters, edges, weight)
+        kept = _top(logit, self.ratio, graphs)
+        return _mean_max((clusters * logit.sigmoid())[kept], graphs.graph[kept], graphs.num_graphs)
 
 
 class DiffPool(GraphPooling):
@@ -189,16 +211,17 @@ class DiffPool(GraphPooling):
 
     def _pool_graphs(self, graphs: Graphs) -> Tensor:
         X, index, B, edges, weight = graphs
-        S = self.assign(X, edges, weight).softmax(-1)
+        log_S = self.assign(X, edges, weight).log_softmax(-1)
+        S = log_S.exp()
         Z = self.embed(X, edges, weight).relu()
         pooled = _outer_sums(S, Z, index, B)
-        coarse = _outer_sums(weight[:, None] * S[edges[0]], S[edges[1]], index[edges[0]], B)
-        self.aux_loss = self._losses(S, graphs)
+        coarse = _outer_sums(weight[:, None] * S[edges[1]], S[edges[0]], index[edges[0]], B)  # to, from
+        self.aux_loss = self._losses(S, log_S, graphs)
         loops = torch.eye(self.clusters, dtype=X.dtype, device=X.device)  # its own would replace the diagonal
         return self.coarse(pooled, coarse + loops, add_loop=False).mean(1)
 
     @staticmethod
-    def _losses(S: Tensor, graphs: Graphs) -> Tensor:
+    def _losses(S: Tensor, log_S: Tensor, graphs: Graphs) -> Tensor:
         _, index, B, edges, weight = graphs
         edges, weight = coalesce(edges, weight, S.shape[0])  # parallel edges are one entry of A, their sum
         sets = RaggedSets(index, B, None)
@@ -210,9 +233,7 @@ class DiffPool(GraphPooling):
         there = count > 0
         tiny = torch.finfo(S.dtype).eps ** 2  # the root has no derivative at 0
         link = torch.where(there, square, 1.0).clamp_min(tiny).sqrt() / count.clamp_min(1.0).square()
-        entropy = sets.sum_n(-torch.special.xlogy(S, S).sum(-1, keepdim=True)).squeeze(-1) / count.clamp_min(
-            1.0
-        )
+        entropy = sets.sum_n(-(S * log_S).sum(-1, keepdim=True)).squeeze(-1) / count.clamp_min(1.0)
         return torch.where(there, link + entropy, 0.0).sum() / there.sum().clamp_min(1)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class Set2Set(Pooling):
     """
 
     def __init__(self, dim: int, *, steps: int = 3) -> None:
-        super().__init__(dim, 2 * dim)
+        super().__init__(dim)
+        self.out_dim = 2 * dim
         self.aggr = aggr.Set2Set(dim, processing_steps=checks.count("steps", steps, 1))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:

@@ -137,11 +137,12 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
     """A pooling by its name.
 
     Args:
-        name: one of `names()`; `uotpool poolings` lists them. dim: number of features of a sample. hidden:
-        width of the hidden layer, for the poolings that have one; default `dim`. The others ignore it, so
-            that one can be put in the place of another by its name alone.
+        name: one of `names()`; `uotpool poolings` lists them.
+        dim: number of features of a sample.
+        hidden: width of the hidden layer, for the poolings that have one; default `dim`. The others ignore it,
+            so that one can be put in the place of another by its name alone.
         **options: those of the pooling's class, for example `ratio=0.8` for "sagp"; of `UOTPooling` for
-        "uotp-...".
+            "uotp-...".
     """
     found = entry(name)
     kind = found.load()

@@ -48,7 +48,8 @@ class MeanMax(Pooling):
     r"""The concatenation of mean and max pooling, :math:`y = [\text{mean}_n x_n \,\|\, \max_n x_n]`."""
 
     def __init__(self, dim: int) -> None:
-        super().__init__(dim, 2 * dim)
+        super().__init__(dim)
+        self.out_dim = 2 * dim
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         return torch.cat([_mean(X, sets), sets.squeeze(sets.max_n(X))], dim=-1)

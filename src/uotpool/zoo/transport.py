@@ -27,14 +27,18 @@ def transport_plan(score: Tensor, sets: DenseSets, steps: int) -> Tensor:
     return sets.hide((score + f + g).exp(), 0.0)
 
 
+def enough(rows: Tensor, k: int, name: str) -> None:
+    if rows.shape[0] < k:
+        checks.fail("x", f"at least {k} samples, one for each of {name}={k}", rows)
+
+
 def k_means(rows: Tensor, k: int, name: str) -> Tensor:
     """k centres of the rows, by scikit-learn, seeded from torch's generator."""
     try:
         from sklearn.cluster import KMeans  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("fit needs scikit-learn: install the extra `zoo`", name=error.name) from error
-    if rows.shape[0] < k:
-        checks.fail("x", f"at least {k} samples, one for each of {name}={k}", rows)
+    enough(rows, k, name)
     seed = int(torch.randint(2**31 - 1, (1,)))
     found = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy())
     return torch.from_numpy(found.cluster_centers_).to(rows)
@@ -72,8 +76,8 @@ class WEGL(Pooling):
     Z: Tensor
 
     def __init__(self, dim: int, *, references: int = 8, epsilon: float = 0.05, steps: int = 50) -> None:
-        checks.count("references", references, 1)
-        super().__init__(dim, references * checks.count("dim", dim, 1))
+        super().__init__(dim)
+        self.out_dim = checks.count("references", references, 1) * dim
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
         self.steps = checks.count("steps", steps, 1)
         self.register_buffer("Z", torch.empty(references, dim))
@@ -134,8 +138,9 @@ class OTK(Pooling):
         epsilon: float = 0.1,
         steps: int = 20,
     ) -> None:
-        hidden = checks.count("dim", dim, 1) if hidden is None else checks.count("hidden", hidden, 1)
-        super().__init__(dim, checks.count("references", references, 1) * hidden)
+        super().__init__(dim)
+        hidden = dim if hidden is None else checks.count("hidden", hidden, 1)
+        self.out_dim = checks.count("references", references, 1) * hidden
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
         self.steps = checks.count("steps", steps, 1)
         self.anchors = nn.Parameter(torch.empty(hidden, dim))
@@ -150,23 +155,27 @@ class OTK(Pooling):
         self.s.fill_(float(self.dim))
 
     def _fit(self, rows: Tensor) -> None:
+        p, k = self.Z.shape
+        enough(rows, p, "references")
+        anchors = k_means(rows, k, "hidden")
         variance = rows.var(0, unbiased=False).sum()  # half the mean squared distance of two rows
-        self.s.copy_(2 * variance if variance > 0 else torch.ones_like(variance))
-        self.anchors.copy_(k_means(rows, self.anchors.shape[0], "hidden"))
-        self.Z.copy_(k_means(self._psi(rows.to(self.anchors)), self.Z.shape[0], "references").to(self.Z))
+        s = 2 * variance if variance > 0 else torch.ones_like(variance)
+        Z = k_means(self._psi(rows, anchors, s), p, "references")
+        for ours, found in ((self.anchors, anchors), (self.s, s), (self.Z, Z)):
+            ours.copy_(found)
 
-    def _psi(self, X: Tensor) -> Tensor:
+    def _psi(self, X: Tensor, anchors: Tensor, s: Tensor) -> Tensor:
         def kernel(X: Tensor) -> Tensor:
-            return (-squared_distances(X, self.anchors) / (2 * self.s)).exp()
+            return (-squared_distances(X, anchors) / (2 * s)).exp()
 
-        ridge = self.RIDGE * torch.eye(self.anchors.shape[0], dtype=X.dtype, device=X.device)
-        L = torch.linalg.cholesky(kernel(self.anchors) + ridge)
+        k = anchors.shape[0]
+        L = torch.linalg.cholesky(kernel(anchors) + self.RIDGE * torch.eye(k, dtype=X.dtype, device=X.device))
         flat = kernel(X).flatten(0, -2)
-        return torch.linalg.solve_triangular(L, flat.T, upper=False).T.reshape(*X.shape[:-1], -1)
+        return torch.linalg.solve_triangular(L, flat.T, upper=False).T.reshape(*X.shape[:-1], k)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         X, sets = padded(X, sets)
-        psi = self._psi(X)
+        psi = self._psi(X, self.anchors, self.s)
         P = transport_plan(psi @ self.Z.T / self.epsilon, sets, self.steps)
         return (math.sqrt(self.Z.shape[0]) * P.transpose(1, 2) @ psi).flatten(1)
 
@@ -191,8 +200,8 @@ class SlicedWasserstein(Pooling):
     """
 
     def __init__(self, dim: int, hidden: int | None = None, *, references: int = 16) -> None:
-        hidden = checks.count("dim", dim, 1) if hidden is None else checks.count("hidden", hidden, 1)
-        super().__init__(dim, hidden)
+        super().__init__(dim)
+        self.out_dim = hidden = dim if hidden is None else checks.count("hidden", hidden, 1)
         M = checks.count("references", references, 1)
         self.theta = nn.Parameter(torch.empty(hidden, dim))
         self.reference = nn.Parameter(torch.empty(M, hidden))

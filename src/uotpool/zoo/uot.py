@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from uotpool.inputs import lay_out
 from uotpool.layout import Sets
 from uotpool.nn import UOTPooling
 from uotpool.zoo.base import Pooling
@@ -39,7 +40,12 @@ class UOTP(Pooling):
         edge_weight: Tensor | None = None,
     ) -> Tensor:
         """As `Pooling.forward`; the layer sees to layouts and precision itself."""
-        return self.uot(x, index, ptr, dim_size, mask=mask)
+        try:
+            return self.uot(x, index, ptr, dim_size, mask=mask)
+        except (TypeError, ValueError):
+            lay_out(x, index, ptr, dim_size, mask, name="x")  # the same error, by the name it has here
+            self._check_dim(x)
+            raise
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         raise NotImplementedError("forward does it all")

@@ -1,0 +1,604 @@
+"""Every pooling of the zoo against a computation of its own: loops over one set, PyG, POT, numpy, scipy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import ot
+import pytest
+import torch
+from scipy.linalg import sqrtm
+
+from tests import tolerances as tol
+from tests.zoo.cases import NAMES, SMALL, batch, small
+from uotpool import UOTPooling, zoo
+
+pytest.importorskip("torch_geometric")
+from torch_geometric.nn import ASAPooling, DenseGCNConv, GCNConv, SAGPooling, aggr, dense_diff_pool
+
+D = 4
+
+
+def close(got, want, bound=tol.F64):
+    want = torch.as_tensor(want)
+    torch.testing.assert_close(got, want.expand_as(got), rtol=bound, atol=bound)
+
+
+def softplus(x):
+    return float(np.log1p(np.exp(float(x))))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# one set, by loops: function(pool, X (N, D), edges, edge weights) -> y
+
+
+def linear(layer, x):
+    y = layer.weight @ x
+    return y if layer.bias is None else y + layer.bias
+
+
+def weighted(X, logits):
+    top = max(float(logit) for logit in logits)
+    e = [math.exp(float(logit) - top) for logit in logits]
+    return sum(a * x for a, x in zip(e, X, strict=True)) / sum(e)
+
+
+def mean_of(X):
+    total = torch.zeros_like(X[0])
+    for x in X:
+        total = total + x
+    return total / len(X)
+
+
+def max_of(X):
+    return torch.stack([torch.stack([x[d] for x in X]).sort().values[-1] for d in range(X.shape[1])])
+
+
+def mean_max(pool, X, *_):
+    return torch.cat([mean_of(X), max_of(X)])
+
+
+def mixed(pool, X, *_):
+    omega = 1 / (1 + math.exp(-float(pool.raw_omega)))
+    return omega * mean_of(X) + (1 - omega) * max_of(X)
+
+
+def gated_mixed(pool, X, *_):
+    omega = 1 / (1 + torch.exp(-linear(pool.gate, mean_of(X))))
+    return omega * mean_of(X) + (1 - omega) * max_of(X)
+
+
+def deepset(pool, X, *_):
+    total = sum(linear(pool.phi[2], linear(pool.phi[0], x).clamp_min(0)) for x in X)
+    return linear(pool.rho[2], linear(pool.rho[0], total).clamp_min(0))
+
+
+def nin(pool, X, *_):
+    first, second = pool.network[0], pool.network[2]
+    return sum(linear(second, linear(first, x).clamp_min(0)).clamp_min(0) for x in X) / len(X)
+
+
+def attention(pool, X, *_):
+    return weighted(X, [pool.score.w @ torch.tanh(pool.score.V @ x) for x in X])
+
+
+def gated_attention(pool, X, *_):
+    gated = [torch.tanh(pool.V.weight @ x) / (1 + torch.exp(-pool.U.weight @ x)) for x in X]
+    return weighted(X, [pool.w.weight @ g for g in gated])
+
+
+def dynamic(pool, X, *_):
+    b = [0.0] * len(X)
+    for _ in range(pool.steps):
+        s = weighted(X, b)
+        length = math.sqrt(float((s * s).sum()))
+        v = length**2 / (1 + length**2) * s / length
+        b = [b_n + float(x @ v) for b_n, x in zip(b, X, strict=True)]
+    return v
+
+
+def gnp(pool, X, *_):
+    p = [softplus(pool.raw_p[0]) + 0.1, -softplus(pool.raw_p[1]) - 0.1]
+    g = []
+    for d in range(D):
+        part = 0 if d < 2 else 1
+        total = sum((abs(float(x[d])) + 1e-6) ** p[part] for x in X)
+        g.append((len(X) ** -float(pool.q[part]) * total) ** (1 / p[part]))
+    return linear(pool.linear, torch.tensor(g, dtype=X.dtype))
+
+
+def gem(pool, X, *_):
+    p = softplus(pool.raw_p) + 0.01
+    return torch.stack([(sum(v.clamp_min(1e-6) ** p for v in column) / len(X)) ** (1 / p) for column in X.T])
+
+
+def softmax(pool, X, *_):
+    return torch.stack([weighted(column, float(pool.t) * column) for column in X.T])
+
+
+def lse(pool, X, *_):
+    r = softplus(pool.raw_r) + 0.01
+    return torch.stack([torch.log(sum(torch.exp(r * v) for v in column) / len(X)) / r for column in X.T])
+
+
+def set2set(pool, X, *_):
+    lstm = pool.aggr.lstm
+    cell = torch.nn.LSTMCell(2 * D, D).double()
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    cell.load_state_dict({name: getattr(lstm, f"{name}_l0").detach() for name in names})
+    state = (torch.zeros(1, D, dtype=X.dtype), torch.zeros(1, D, dtype=X.dtype))
+    q_star = torch.zeros(1, 2 * D, dtype=X.dtype)
+    for _ in range(3):
+        state = cell(q_star, state)
+        q = state[0][0]
+        q_star = torch.cat([q, weighted(X, [x @ q for x in X])])[None]
+    return q_star[0]
+
+
+def attend(attn, queries, keys):
+    """torch's multi-head attention, head by head and query by query."""
+    W, b, heads = attn.in_proj_weight, attn.in_proj_bias, attn.num_heads
+    Q, K, V = (
+        rows @ W[i * D : (i + 1) * D].T + b[i * D : (i + 1) * D] for i, rows in enumerate((queries, keys, keys))
+    )
+    width = D // heads
+    out = torch.empty_like(Q)
+    for h in range(heads):
+        part = slice(h * width, (h + 1) * width)
+        for n, q in enumerate(Q):
+            out[n, part] = weighted(V[:, part], [k @ q[part] / math.sqrt(width) for k in K[:, part]])
+    return out @ attn.out_proj.weight.T + attn.out_proj.bias
+
+
+def mab(block, X, Y):
+    H = X + attend(block.attn, X, Y)
+    return torch.stack([h + linear(block.lin, h).clamp_min(0) for h in H])
+
+
+def pma(block, X):
+    X = torch.stack([linear(block.lin, x).clamp_min(0) for x in X])
+    return mab(block.mab, block.seed[0], X)
+
+
+def set_transformer(pool, X, *_):
+    parts = pool.aggr
+    Y = pma(parts.pma, mab(parts.encoders[0].mab, X, X))
+    return mab(parts.decoders[0].mab, Y, Y)[0]
+
+
+def gmt(pool, X, *_):
+    parts = pool.aggr
+    Y = pma(parts.pma1, X)
+    return pma(parts.pma2, mab(parts.encoders[0].mab, Y, Y))[0]
+
+
+def dense_adjacency(N, edges, weight):
+    """A[i, j]: weight of the edge from i to j; parallel edges add up."""
+    A = torch.zeros(N, N, dtype=weight.dtype)
+    for (i, j), w in zip(edges.T.tolist(), weight, strict=True):
+        A[i, j] += w
+    return A
+
+
+def gcn(conv, X, A):
+    A = A + torch.eye(len(X), dtype=X.dtype)
+    degree = A.sum(0)
+    return (A / (degree[:, None] * degree).sqrt()).T @ (X @ conv.lin.weight.T) + conv.bias
+
+
+def best(rows, score, ratio):
+    kept = score.flatten().argsort(descending=True)[: math.ceil(ratio * len(rows))]
+    return torch.cat([mean_of(rows[kept]), max_of(rows[kept])])
+
+
+def sagp(pool, X, edges, weight):
+    s = torch.tanh(gcn(pool.gnn, X, dense_adjacency(len(X), edges, weight)))
+    return best(X * s, s, pool.ratio)
+
+
+def asap(pool, X, edges, weight):
+    N = len(X)
+    pairs = [(i, j, w) for (i, j), w in zip(edges.T.tolist(), weight, strict=True)]
+    pairs += [(i, i, torch.tensor(1.0, dtype=X.dtype)) for i in range(N)]
+    c = []
+    for i in range(N):
+        near = torch.stack([X[j] for j, k, _ in pairs if k == i])
+        master = linear(pool.lin, max_of(near))
+        logits = [linear(pool.att, torch.cat([master, x])) for x in near]
+        c.append(weighted(near, [logit if logit > 0 else 0.2 * logit for logit in logits]))
+    conv = pool.gnn_score
+    phi = []
+    for i in range(N):
+        local = sum(w * (linear(conv.lin1, c[j]) - linear(conv.lin2, c[i])) for j, k, w in pairs if k == i)
+        phi.append(1 / (1 + torch.exp(-linear(conv.lin3, c[i]) - local)))
+    phi = torch.stack(phi)
+    return best(torch.stack(c) * phi, phi, pool.ratio)
+
+
+def diffpool_parts(pool, X, edges, weight):
+    """y and the auxiliary loss of one graph, with its N x N matrices."""
+    A = dense_adjacency(len(X), edges, weight)
+    Z = gcn(pool.embed, X, A).clamp_min(0)
+    # A[from, to] here; PyG's dense convolution takes messages along rows, so from its columns.
+    pooled, coarse, link, entropy = dense_diff_pool(Z, A.T, gcn(pool.assign, X, A))
+    conv = DenseGCNConv(pool.coarse.in_channels, pool.coarse.out_channels).double()
+    conv.load_state_dict(pool.coarse.state_dict())
+    loops = torch.eye(pool.clusters, dtype=X.dtype)
+    return conv(pooled, coarse + loops, add_loop=False)[0].mean(0), link + entropy
+
+
+def diffpool(pool, X, edges, weight):
+    return diffpool_parts(pool, X, edges, weight)[0]
+
+
+def sinkhorn(score, steps):
+    """Plan from rows of 1/N to columns of 1/M, by scaling of exp(score)."""
+    K = np.exp(score - score.max())
+    v = np.ones(K.shape[1])
+    for _ in range(steps):
+        u = 1 / K.shape[0] / (K @ v)
+        v = 1 / K.shape[1] / (K.T @ u)
+    return u[:, None] * K * v
+
+
+def numpy(*tensors):
+    return [t.detach().numpy() for t in tensors]
+
+
+def pair_costs(X, Z):
+    return np.array([[((x - z) ** 2).sum() for z in Z] for x in X])
+
+
+def wegl_of(X, Z, P):
+    M = len(Z)
+    return np.concatenate([(M * P[:, j] @ X - Z[j]) / np.sqrt(M) for j in range(M)])
+
+
+def wegl(pool, X, *_):
+    X, Z = numpy(X, pool.Z)
+    C = pair_costs(X, Z)
+    return wegl_of(X, Z, sinkhorn(-C / (pool.epsilon * C.mean()), pool.steps))
+
+
+def psi_of(pool, X):
+    (X, W), s = numpy(X, pool.anchors), float(pool.s)
+    L = np.linalg.cholesky(np.exp(-pair_costs(W, W) / (2 * s)) + 1e-3 * np.eye(len(W)))
+    return np.linalg.solve(L, np.exp(-pair_costs(X, W) / (2 * s)).T).T
+
+
+def otk_of(psi, P):
+    return np.concatenate([np.sqrt(P.shape[1]) * P[:, j] @ psi for j in range(P.shape[1])])
+
+
+def otk(pool, X, *_):
+    psi = psi_of(pool, X)
+    return otk_of(psi, sinkhorn(psi @ pool.Z.detach().numpy().T / pool.epsilon, pool.steps))
+
+
+def swe(pool, X, *_):
+    X, theta, reference, w = numpy(X, pool.theta, pool.reference, pool.w)
+    M, N, y = len(w), len(X), []
+    for direction, r in zip(theta, reference.T, strict=True):
+        values = np.sort(X @ direction / np.linalg.norm(direction))
+        Q = np.interp((np.arange(M) + 0.5) / M, (np.arange(N) + 0.5) / N, values)
+        y.append((w * (Q - np.sort(r))).sum())
+    return np.array(y)
+
+
+def covariance_of(pool, X):
+    X, W = numpy(X, pool.W.weight)
+    return np.atleast_2d(np.cov(W @ X.T, bias=True)) + 1e-5 * np.eye(len(W))
+
+
+def covariance(pool, X, *_):
+    """The steps of Newton and Schulz on each eigenvalue."""
+    C = covariance_of(pool, X)
+    values, vectors = np.linalg.eigh(C)
+    y, z = values / C.trace(), np.ones(len(C))
+    for _ in range(5):
+        y, z = y * (3 - z * y) / 2, z * (3 - z * y) / 2
+    return (vectors * y * np.sqrt(C.trace()) @ vectors.T)[np.triu_indices(len(C))]
+
+
+def uotp(pool, X, *_):
+    rule = pool.uot.rule
+    layer = UOTPooling(D, solver=rule.solver, formulation=rule.formulation).double()
+    layer.load_state_dict(pool.uot.state_dict())
+    return layer(X[None])[0]
+
+
+REFERENCES = {
+    "add": lambda pool, X, *_: len(X) * mean_of(X),
+    "mean": lambda pool, X, *_: mean_of(X),
+    "max": lambda pool, X, *_: max_of(X),
+    "mean-max": mean_max,
+    "mixed": mixed,
+    "gated-mixed": gated_mixed,
+    "deepset": deepset,
+    "set2set": set2set,
+    "attention": attention,
+    "gated-attention": gated_attention,
+    "dynamic": dynamic,
+    "gnp": gnp,
+    "sagp": sagp,
+    "asap": asap,
+    "nin": nin,
+    "set-transformer": set_transformer,
+    "otk": otk,
+    "wegl": wegl,
+    "diffpool": diffpool,
+    "gem": gem,
+    "softmax": softmax,
+    "lse": lse,
+    "vpa": lambda pool, X, *_: math.sqrt(len(X)) * mean_of(X),
+    "gmt": gmt,
+    "swe": swe,
+    "covariance": covariance,
+} | {name: uotp for name in NAMES if name.startswith("uotp-")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_set_at_a_time(name):
+    """Away from the initial values: those are often neutral (q = 1, biases 0)."""
+    torch.manual_seed(1)
+    pool = small(name)
+    with torch.no_grad():
+        for parameter in pool.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    sets = batch((6, 1, 4, 7), D, seed=3)
+    with torch.no_grad():
+        y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
+        for b in range(len(sets.sizes)):
+            close(y[b], REFERENCES[name](pool, *sets.alone(b)))
+
+
+@pytest.mark.parametrize("name", ["uotp-sinkhorn", "uotp-badmm-e-paper"])
+def test_options_reach_the_uot_pooling(name):
+    torch.manual_seed(1)
+    pool = zoo.build(name, D, K=2, p0="learned", q0="learned", alpha1=0.5)
+    torch.manual_seed(1)
+    solver, paper = name.removeprefix("uotp-").removesuffix("-paper"), name.endswith("-paper")
+    layer = UOTPooling(
+        D, solver=solver, formulation="paper" if paper else "exact", K=2, p0="learned", q0="learned", alpha1=0.5
+    )
+    x = torch.randn(2, 5, D)
+    assert torch.equal(pool(x), layer(x))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# PyTorch Geometric
+
+PYG = {
+    "add": lambda pool: aggr.SumAggregation(),
+    "mean": lambda pool: aggr.MeanAggregation(),
+    "max": lambda pool: aggr.MaxAggregation(),
+    "mean-max": lambda pool: aggr.MultiAggregation(["mean", "max"]),
+    "vpa": lambda pool: aggr.VariancePreservingAggregation(),
+    "softmax": lambda pool: aggr.SoftmaxAggregation(t=pool.t.item()),
+    "gem": lambda pool: aggr.PowerMeanAggregation(p=softplus(pool.raw_p.detach()) + 0.01),
+    "set2set": lambda pool: aggr.Set2Set(D, 3),
+    "set-transformer": lambda pool: aggr.SetTransformerAggregation(D, heads=4),
+    "gmt": lambda pool: aggr.GraphMultisetTransformer(D, k=2, heads=4),
+}
+
+
+@pytest.mark.parametrize("name", PYG)
+def test_against_pyg(name):
+    pool = small(name)
+    with torch.no_grad():
+        for parameter in pool.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    theirs = PYG[name](pool).double()
+    if hasattr(pool, "aggr"):
+        theirs.load_state_dict(pool.aggr.state_dict())
+    sets = batch((3, 5, 1, 6), D, seed=2)
+    x = sets.x.abs().clamp(0.1, 3) if name == "gem" else sets.x  # theirs clamps powers at 100
+    close(pool(x, sets.index), theirs(x, sets.index, dim_size=4))
+
+
+def readout(Y, index, num):
+    return torch.stack([torch.cat([Y[index == b].mean(0), Y[index == b].amax(0)]) for b in range(num)])
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8])
+def test_sagp_against_pyg(ratio):
+    pool = zoo.build("sagp", D, ratio=ratio).double()
+    theirs = SAGPooling(D, ratio, GNN=GCNConv).double()
+    theirs.gnn.load_state_dict(pool.gnn.state_dict())
+    torch.nn.init.ones_(theirs.select.weight)
+    sets = batch((6, 5, 1, 9), D)
+    kept, _, _, index, _, _ = theirs(sets.x, sets.edges, batch=sets.index)
+    close(pool(sets.x, **sets.ragged), readout(kept, index, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*[Ss]parse.*")
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8])
+def test_asap_against_pyg(ratio):
+    pool = zoo.build("asap", D, ratio=ratio).double()
+    theirs = ASAPooling(D, ratio).double()
+    torch.nn.init.ones_(theirs.select.weight)
+    for part in ("lin", "att", "gnn_score"):
+        getattr(theirs, part).load_state_dict(getattr(pool, part).state_dict())
+    sets = batch((6, 5, 1, 9), D)
+    kept, _, _, index, _ = theirs(sets.x, sets.edges, torch.ones_like(sets.weight), sets.index)
+    close(pool(sets.x, **sets.ragged), readout(kept, index, 4))
+
+
+@pytest.mark.parametrize("name", ["sagp", "asap"])
+def test_a_ratio_of_one_keeps_every_node(name):
+    torch.manual_seed(0)
+    pool = zoo.build(name, D, ratio=1.0).double()
+    sets = batch((6, 5, 1), D)
+    with torch.no_grad():
+        y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
+        for b in range(3):
+            close(y[b], REFERENCES[name](pool, *sets.alone(b)))
+
+
+def test_diffpool_with_its_loss():
+    """The same values and losses as with dense matrices, for parallel edges too, with or without weights."""
+    pool = small("diffpool")
+    sets = batch((6, 0, 5, 1), D)
+    edges = torch.cat([sets.edges, sets.edges[:, :5], sets.edges[:, :2]], dim=1)
+    weight = torch.cat([sets.weight, torch.rand(7, dtype=torch.float64)])
+    for w in (weight, None):
+        y = pool(sets.x, sets.index, dim_size=4, edge_index=edges, edge_weight=w)
+        parts = []
+        for b, (low, high) in enumerate([(0, 6), (6, 6), (6, 11), (11, 12)]):
+            of_b = (edges[0] >= low) & (edges[0] < high)
+            if high > low:
+                given = torch.ones_like(weight) if w is None else w
+                want, loss = diffpool_parts(pool, sets.x[low:high], edges[:, of_b] - low, given[of_b])
+                close(y[b], want)
+                parts.append(loss)
+        close(pool.aux_loss, sum(parts) / 3)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# POT, scipy
+
+
+def test_otk_plan_against_pot():
+    torch.manual_seed(0)
+    pool = zoo.build("otk", D, 5, references=3, steps=2000).double()
+    X = torch.randn(7, D, dtype=torch.float64)
+    psi = psi_of(pool, X)
+    cost = -psi @ pool.Z.detach().numpy().T
+    P = ot.sinkhorn([], [], cost, pool.epsilon, method="sinkhorn_stabilized", numItermax=20000, stopThr=1e-14)
+    close(pool(X[None])[0], otk_of(psi, P))
+
+
+def test_wegl_plan_against_pot():
+    torch.manual_seed(0)
+    pool = zoo.build("wegl", D, references=3, steps=3000).double()
+    X = torch.randn(7, D, dtype=torch.float64)
+    cost = pair_costs(*numpy(X, pool.Z))
+    eps = 0.05 * cost.mean()
+    P = ot.sinkhorn([], [], cost, eps, method="sinkhorn_stabilized", numItermax=20000, stopThr=1e-14)
+    close(pool(X[None])[0], wegl_of(*numpy(X, pool.Z), P))
+
+
+@pytest.mark.parametrize("N", [3, 6])
+def test_wegl_with_little_entropy_is_optimal_transport(N):
+    """Of the paper: the linear program, whose plan is unique here."""
+    torch.manual_seed(0)
+    pool = zoo.build("wegl", D, references=3, epsilon=1e-3, steps=3000).double()
+    X = torch.randn(N, D, dtype=torch.float64)
+    X, Z = numpy(X, pool.Z)
+    P = ot.emd([], [], pair_costs(X, Z))
+    close(pool(torch.from_numpy(X)[None])[0], wegl_of(X, Z, P), tol.EMD)
+
+
+@pytest.mark.parametrize(("rank", "bound"), [(1, tol.F64), (2, tol.NEWTON_SCHULZ_2), (4, tol.NEWTON_SCHULZ_4)])
+def test_covariance_against_a_true_root(rank, bound):
+    """Five steps do not converge where an eigenvalue is small against the trace."""
+    torch.manual_seed(0)
+    pool = zoo.build("covariance", D, rank=rank).double()
+    torch.nn.init.orthogonal_(pool.W.weight)
+    X = torch.randn(200, D, dtype=torch.float64)
+    want = sqrtm(covariance_of(pool, X))[np.triu_indices(rank)]
+    y = pool(X[None])[0].detach().numpy()
+    assert np.abs(y - want).max() < bound * np.abs(want).max()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# limits
+
+
+def inverse_softplus(value):
+    return math.log(math.expm1(value))
+
+
+def fill(parameter, value):
+    torch.nn.init.constant_(parameter, value)
+
+
+X = torch.rand(2, 6, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+SIGNED = X - 0.6
+
+
+def test_gem_limits():
+    pool = zoo.build("gem", D).double()
+    fill(pool.raw_p, inverse_softplus(0.99))
+    close(pool(X), X.mean(1))
+    fill(pool.raw_p, 5000.0)
+    close(pool(X), X.amax(1), tol.TOWARDS_MAX)
+
+
+def test_softmax_limits():
+    pool = zoo.build("softmax", D).double()
+    for t, want in ((0.0, SIGNED.mean(1)), (1e4, SIGNED.amax(1)), (-1e4, SIGNED.amin(1))):
+        fill(pool.t, t)
+        close(pool(SIGNED), want)
+
+
+def test_lse_limits():
+    pool = zoo.build("lse", D).double()
+    fill(pool.raw_r, 5000.0)
+    close(pool(SIGNED), SIGNED.amax(1), tol.TOWARDS_MAX)
+    fill(pool.raw_r, -100.0)  # the floor, r = 0.01: mean + r var / 2
+    close(pool(SIGNED), SIGNED.mean(1) + 0.005 * SIGNED.var(1, unbiased=False), tol.TOWARDS_MEAN)
+
+
+def test_mixed_limits():
+    pool = zoo.build("mixed", D).double()
+    for raw, want in ((60.0, SIGNED.mean(1)), (-60.0, SIGNED.amax(1))):
+        fill(pool.raw_omega, raw)
+        close(pool(SIGNED), want)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "first", "second"),
+    [
+        (1.0, 0.0, lambda X: X.sum(1), lambda X: 1 / (1 / X).sum(1)),
+        (1.0, 1.0, lambda X: X.mean(1), lambda X: 1 / (1 / X).mean(1)),
+        (2.0, 1.0, lambda X: X.square().mean(1).sqrt(), lambda X: X.pow(-2).mean(1).pow(-0.5)),
+        (1e5, 1.0, lambda X: X.amax(1), lambda X: X.amin(1)),
+        (1e5, 0.0, lambda X: X.amax(1), lambda X: X.amin(1)),
+    ],
+)
+def test_gnp_limits(p, q, first, second):
+    """Add, mean, quadratic mean, max for one half of the features; harmonic sum, mean and min for the other."""
+    pool = zoo.build("gnp", D).double()
+    fill(pool.raw_p, inverse_softplus(p - 0.1) if p < 100 else p)
+    fill(pool.q, q)
+    torch.nn.init.eye_(pool.linear.weight)
+    fill(pool.linear.bias, 0.0)
+    want = torch.cat([first(X[..., :2]), second(X[..., 2:])], dim=-1)
+    close(pool(X), want, tol.GNP_EPSILON)
+    close(pool(-X), want, tol.GNP_EPSILON)
+
+
+def test_dynamic_with_one_step_is_a_squashed_mean():
+    s = SIGNED.mean(1)
+    square = s.square().sum(-1, keepdim=True)
+    close(zoo.build("dynamic", D, steps=1)(SIGNED), square / (1 + square) * s / square.sqrt())
+
+
+def test_attention_without_scores_is_mean():
+    for name in ("attention", "gated-attention"):
+        pool = zoo.build(name, D, 3).double()
+        fill(pool.score.w if name == "attention" else pool.w.weight, 0.0)
+        close(pool(SIGNED), SIGNED.mean(1))
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "shape"),
+    [
+        ({"hidden": 7}, "deepset", (2, D)),
+        ({"hidden": 7}, "nin", (2, D)),
+        ({"hidden": 7}, "diffpool", (2, D)),
+        ({"hidden": 7, "references": 3}, "otk", (2, 21)),
+        ({"hidden": 7, "references": 3}, "swe", (2, 7)),
+        ({"hidden": 7, "references": 3}, "wegl", (2, 12)),
+        ({"hidden": 7, "rank": 3}, "covariance", (2, 6)),
+        ({"hidden": 7}, "mean-max", (2, 8)),
+        ({"hidden": 7}, "set2set", (2, 8)),
+    ],
+)
+def test_widths(option, name, shape):
+    pool = zoo.build(name, D, **SMALL.get(name, {}) | option).double()
+    edges = torch.tensor([[0, 7], [1, 8]])
+    assert pool(X, edge_index=edges).shape == shape
+    assert pool.out_dim == shape[1]
