@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,29 @@ def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
     dense = dense.index_put((index, place), rows[order])
     present = torch.arange(longest, device=X.device) < count.clamp_min(1)[:, None]
     return dense, DenseSets(sets.num_sets, present.unsqueeze(-1))
+
+
+def pool_padded(pool: Callable[[Tensor, DenseSets], Tensor], X: Tensor, sets: Sets) -> Tensor:
+    """`pool` of padded sets, (b, longest, D) -> (b, features), for all sets in their order.
+
+    Ragged sets are padded in groups whose sizes differ by less than a factor 2, at most log2(longest) + 1 of
+    them: one large set would make all others as expensive.
+    """
+    if isinstance(sets, DenseSets):
+        return pool(*padded(X, sets))
+    rows, index, _ = flat(X, sets)
+    count = torch.bincount(index, minlength=sets.num_sets).clamp_min(1)
+    group = count.double().log2().ceil()
+    chosen, pooled = [], []
+    for value in group.unique():
+        here = group == value
+        number = here.cumsum(0) - 1  # of a set within its group
+        chosen.append(here.nonzero().flatten())
+        part = RaggedSets(number[index[here[index]]], len(chosen[-1]), None)
+        pooled.append(pool(*padded(rows[here[index]], part)))
+    if len(pooled) == 1:
+        return pooled[0]
+    return torch.cat(pooled)[torch.cat(chosen).argsort()]
 
 
 def mask_of(X: Tensor, sets: DenseSets) -> Tensor:

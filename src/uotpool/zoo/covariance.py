@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.layout import Sets
-from uotpool.zoo.arrange import padded
+from uotpool.layout import DenseSets, Sets
+from uotpool.zoo.arrange import pool_padded
 from uotpool.zoo.base import Pooling
 
 
@@ -38,7 +38,9 @@ class Covariance(Pooling):
         self.W = nn.Linear(dim, rank, bias=False)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        X, sets = padded(X, sets)
+        return pool_padded(self._root, X, sets)
+
+    def _root(self, X: Tensor, sets: DenseSets) -> Tensor:
         Z = self.W(X)
         count = sets.count(Z).clamp_min(1.0)
         centred = sets.hide(Z - sets.sum_n(Z) / count, 0.0)

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch_geometric.nn import aggr
 
 from uotpool import checks
-from uotpool.layout import Sets
-from uotpool.zoo.arrange import flat, mask_of, padded
+from uotpool.layout import DenseSets, Sets
+from uotpool.zoo.arrange import flat, mask_of, pool_padded
 from uotpool.zoo.base import Pooling
 
 
@@ -40,7 +40,7 @@ class SetTransformer(Pooling):
     r"""Set Transformer, :math:`y = \text{SAB}(\text{PMA}_1(\text{SAB}(X)))`.
 
     SAB is self-attention among the samples with a residual layer, PMA attention of one learned seed to them.
-    Takes time proportional to the square of the largest set, and padding to its size.
+    Time and memory grow with the square of the size of each set.
 
     Args:
         dim: number of features.
@@ -55,7 +55,9 @@ class SetTransformer(Pooling):
         self.aggr = aggr.SetTransformerAggregation(dim, heads=_heads(self.dim, heads))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        X, sets = padded(X, sets)
+        return pool_padded(self._attend, X, sets)
+
+    def _attend(self, X: Tensor, sets: DenseSets) -> Tensor:
         mask = mask_of(X, sets)
         # Its parts, as it runs them: its own forward pads sorted rows only, and turns NaN into 0.
         for encoder in self.aggr.encoders:
@@ -88,7 +90,9 @@ class GraphMultisetTransformer(Pooling):
         self.aggr = aggr.GraphMultisetTransformer(dim, k=k, heads=_heads(self.dim, heads))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        X, sets = padded(X, sets)
+        return pool_padded(self._attend, X, sets)
+
+    def _attend(self, X: Tensor, sets: DenseSets) -> Tensor:
         Y = self.aggr.pma1(X, mask_of(X, sets))
         for encoder in self.aggr.encoders:
             Y = encoder(Y)

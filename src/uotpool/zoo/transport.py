@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.layout import DenseSets, Sets, logsumexp_d
-from uotpool.zoo.arrange import padded
+from uotpool.zoo.arrange import pool_padded
 from uotpool.zoo.base import Pooling
 
 
@@ -91,7 +91,9 @@ class WEGL(Pooling):
         self.Z.copy_(k_means(rows, self.Z.shape[0], "references"))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        X, sets = padded(X, sets)
+        return pool_padded(self._embed, X, sets)
+
+    def _embed(self, X: Tensor, sets: DenseSets) -> Tensor:
         M = self.Z.shape[0]
         cost = squared_distances(X, self.Z)
         mean_cost = sets.sum_all(cost) / (M * sets.count(cost).clamp_min(1.0))
@@ -174,7 +176,9 @@ class OTK(Pooling):
         return torch.linalg.solve_triangular(L, flat.T, upper=False).T.reshape(*X.shape[:-1], k)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        X, sets = padded(X, sets)
+        return pool_padded(self._embed, X, sets)
+
+    def _embed(self, X: Tensor, sets: DenseSets) -> Tensor:
         psi = self._psi(X, self.anchors, self.s)
         P = transport_plan(psi @ self.Z.T / self.epsilon, sets, self.steps)
         return (math.sqrt(self.Z.shape[0]) * P.transpose(1, 2) @ psi).flatten(1)
@@ -218,7 +222,9 @@ class SlicedWasserstein(Pooling):
         nn.init.uniform_(self.w, -1 / math.sqrt(M), 1 / math.sqrt(M))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        X, sets = padded(X, sets)
+        return pool_padded(self._embed, X, sets)
+
+    def _embed(self, X: Tensor, sets: DenseSets) -> Tensor:
         directions = self.theta / torch.linalg.vector_norm(self.theta, dim=1, keepdim=True)
         values = sets.hide(X @ directions.T, torch.inf).sort(dim=1).values  # absent ones behind all others
         M = self.reference.shape[0]
