@@ -67,7 +67,12 @@ def timed(pool: Pool, mode: str, X: Tensor, **layout: Any) -> Call:
 
     def both() -> object:
         # Not .backward(): that would add to the last round's gradients, a pass over memory of its own.
-        return torch.autograd.grad(pool(leaf, **layout), wanted, dout, allow_unused=True)
+        y = pool(leaf, **layout)
+        outputs, douts = [y], [dout]
+        loss = getattr(pool, "aux_loss", 0.0)
+        if isinstance(loss, Tensor):  # trained with it, so it is part of the cost
+            outputs, douts = [y, loss], [dout, torch.ones_like(loss)]
+        return torch.autograd.grad(outputs, wanted, douts, allow_unused=True)
 
     return both
 

@@ -18,7 +18,9 @@ NOTE = (
     "extra: what a call adds to the resident memory of a fresh process at its peak. X is there already; the "
     "output and dX (one size of X) are not"
 )
-EAGER = {"formulation": "paper", "impl": "reference"}
+
+
+EAGER = "-paper"  # op by op
 
 
 class Probe(NamedTuple):
@@ -35,12 +37,16 @@ def run(session: Session) -> list[Row]:
     probes = [_uot(size, solver, BOTH, K) for solver in solvers for K in (FEW, MANY)]
     probes.append(_uot(bag, "sinkhorn", FORWARD, FEW))
     if not session.quick:
-        probes += [_uot(bag, "sinkhorn", BOTH, FEW), _uot(size, "sinkhorn", BOTH, FEW, EAGER)]
+        probes += [_uot(bag, "sinkhorn", BOTH, FEW), _uot(size, "sinkhorn", BOTH, FEW, eager=True)]
 
     rows: list[Row] = []
     extra: dict[tuple[str, int], float] = {}
     for probe, used in zip(probes, measure_all(session, probes, threads), strict=True):
-        solver, K, eager = probe.name.removeprefix("uotp-"), probe.options["K"], _eager(probe)
+        solver, K, eager = (
+            probe.name.removeprefix("uotp-").removesuffix(EAGER),
+            probe.options["K"],
+            _eager(probe),
+        )
         case = Case("memory", show(probe.size), solver, probe.mode, threads)
         B, N, D = probe.size
         name = f"extra, K={K}" + (" (eager)" if eager else "")
@@ -55,12 +61,12 @@ def run(session: Session) -> list[Row]:
     return rows
 
 
-def _uot(size: Size, solver: str, mode: str, K: int, how: dict[str, str] | None = None) -> Probe:
-    return Probe(size, f"uotp-{solver}", {"K": K} | (how or {}), mode)
+def _uot(size: Size, solver: str, mode: str, K: int, eager: bool = False) -> Probe:
+    return Probe(size, f"uotp-{solver}" + (EAGER if eager else ""), {"K": K}, mode)
 
 
 def _eager(probe: Probe) -> bool:
-    return probe.options.get("formulation") == "paper"
+    return probe.name.endswith(EAGER)
 
 
 def _sizes(session: Session) -> tuple[Size, Size]:

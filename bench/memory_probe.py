@@ -55,7 +55,7 @@ def probe(size: list[int], name: str, options: dict[str, Any], backward: bool, t
     def call(X: torch.Tensor, edges: torch.Tensor | None) -> None:
         if backward:
             y = pool(X, edge_index=edges)
-            torch.autograd.grad(y, [X, *pool.parameters()], torch.ones_like(y), allow_unused=True)
+            torch.autograd.grad(y.sum() + pool.aux_loss, [X, *pool.parameters()], allow_unused=True)
         else:
             with torch.no_grad():
                 pool(X, edge_index=edges)

@@ -17,7 +17,7 @@ import torch
 
 from bench.cases import random_edges, samples, show, timed, truth, verify
 from bench.memory import Probe, measure_all
-from bench.report import COST, Case, Row, cost
+from bench.report import COST, Case, Row, cost, machine_facts
 from bench.session import BOTH, FORWARD, Session
 from bench.timing import Call
 from uotpool.zoo import ENTRIES, Pooling, build
@@ -87,7 +87,7 @@ def run(session: Session) -> list[Row]:
     draw(session.figures / "zoo.png", costs, show(size))
     page = session.figures.parent / "poolings.md"
     if not session.quick and page.exists():
-        rewrite(page, table(costs, X))
+        rewrite(page, table(costs, X, session.repeats))
     return rows
 
 
@@ -106,7 +106,7 @@ def _build(name: str, dim: int) -> Pooling:
     return build(plain, dim, **options)
 
 
-def table(costs: dict[str, Costs], X: torch.Tensor) -> str:
+def table(costs: dict[str, Costs], X: torch.Tensor, repeats: int) -> str:
     """The poolings by their forward time, in Markdown."""
     base = costs[BASELINE].seconds
     lines = [
@@ -116,10 +116,17 @@ def table(costs: dict[str, Costs], X: torch.Tensor) -> str:
     for name, (_, seconds, extra) in sorted(costs.items(), key=lambda item: item[1].seconds[FORWARD]):
         first, both = seconds[FORWARD], seconds[BOTH]
         cells = [f"`{name.removesuffix(REFERENCE)}`" + (REFERENCE if name.endswith(REFERENCE) else "")]
-        cells += [f"{1e3 * first:.3g}", f"{first / base[FORWARD]:.3g}", f"{1e3 * both:.3g}"]
-        cells += [f"{both / base[BOTH]:.3g}", f"{extra / 2**20:.0f}", f"{extra / (4 * X.numel()):.2g}"]
+        cells += [_plain(1e3 * first), _plain(first / base[FORWARD]), _plain(1e3 * both)]
+        cells += [_plain(both / base[BOTH]), f"{extra / 2**20:.0f}", f"{extra / (4 * X.numel()):.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
+    facts = machine_facts(repeats)
+    lines += ["", f"{facts['machine']}, torch {facts['torch']}, commit {facts['commit']}."]
     return "\n".join(lines)
+
+
+def _plain(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def rewrite(page: Path, text: str) -> None:

@@ -85,6 +85,9 @@ class Dynamic(Pooling):
 
 
 def _squash(s: Tensor) -> Tensor:
-    tiny = torch.finfo(s.dtype).tiny ** 0.5  # the root has no derivative at 0
-    length = (s.square().sum(-1, keepdim=True) + tiny).sqrt()
+    # The length in units of the largest entry: squares would overflow or vanish. A root has no derivative at 0.
+    info = torch.finfo(s.dtype)
+    largest = s.detach().abs().amax(-1, keepdim=True).clamp_min(info.tiny)
+    length = largest * ((s / largest).square().sum(-1, keepdim=True) + info.tiny).sqrt()
+    length = length.clamp_min(info.tiny**0.5)
     return s / (length + 1 / length)

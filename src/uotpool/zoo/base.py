@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import copy
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from uotpool import checks
 from uotpool.inputs import lay_out
 from uotpool.layout import DenseSets, Sets
 
 
-class Pooling(nn.Module, ABC):
+class Pooling(nn.Module):
     """A pooling `(B, N, dim)` or ragged `(M, dim)` -> `(B, out_dim)`; `uotpool.zoo.build` makes one by name.
 
     All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
@@ -41,7 +40,7 @@ class Pooling(nn.Module, ABC):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.dim = self.out_dim = checks.count("dim", dim, 1)
+        self.dim = self.out_dim = int(checks.count("dim", dim, 1))
 
     def forward(
         self,
@@ -65,28 +64,29 @@ class Pooling(nn.Module, ABC):
             edge_index: (2, E), rows of x (of x.flatten(0, 1), if dense) that an edge joins, both in one set.
             edge_weight: (E,), default 1.
         """
-        other = self._in_other_precision(x)
-        if other:
-            layout = {"mask": mask, "edge_index": edge_index, "edge_weight": edge_weight}
-            return functional_call(self, other, (x, index, ptr, dim_size), layout)
         X, sets = lay_out(x, index, ptr, dim_size, mask, name="x")
         self._check_dim(x)
         if sets.num_sets == 0 and not self.needs_edges:  # attention of torch cannot
             joined = sum((parameter.sum() for parameter in self.parameters()), X.sum())
             return (X.new_zeros(0, self.out_dim) + 0.0 * joined).to(x.dtype)
         with _no_autocast(X.device.type):
-            y = self._pooled(X, sets, edge_index, edge_weight)
+            pool = self._in_precision_of(X)
+            y = pool._pooled(X, sets, edge_index, edge_weight)
+            if pool is not self:
+                self.aux_loss = pool.aux_loss
         if not isinstance(sets, DenseSets) or sets.present is not None or x.shape[1] == 0:
             y = torch.where(sets.squeeze(sets.count(X)) > 0, y, 0.0)
         return y.to(x.dtype)
 
-    def _in_other_precision(self, x: object) -> dict[str, Tensor]:
-        """Parameters and buffers that are not in the precision of the computation, cast to it."""
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            return {}  # refused by `lay_out`
-        dtype = x.dtype if x.dtype.itemsize >= 4 else torch.float32
-        state = chain(self.named_parameters(), self.named_buffers())
-        return {n: t.to(dtype) for n, t in state if t.dtype != dtype and t.is_floating_point()}
+    def _in_precision_of(self, X: Tensor) -> Self:
+        """This pooling with parameters and buffers in the dtype of X: itself, or a twin for one call."""
+        state = chain(self.parameters(), self.buffers())
+        other = [t for t in state if t.dtype != X.dtype and t.is_floating_point()]
+        if not other:
+            return self
+        # The structure is copied, with cast tensors in the place of the parameters: gradients flow back through
+        # the casts, and nothing is swapped in this module, which another thread may be using.
+        return copy.deepcopy(self, {id(t): t.to(X.dtype) for t in other})
 
     def _check_dim(self, x: Tensor) -> None:
         if x.shape[-1] != self.dim:
@@ -95,9 +95,9 @@ class Pooling(nn.Module, ABC):
     def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         return self._pool(X, sets)
 
-    @abstractmethod
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         """(B, out_dim). Absent rows of X are 0; what an empty set gives is replaced, but must be finite."""
+        raise NotImplementedError
 
     def fit(
         self,
@@ -130,13 +130,12 @@ class Pooling(nn.Module, ABC):
         """Draw all parameters anew, from torch's generator."""
         for module in self.modules():
             owns = any(parameter is not None for parameter in module._parameters.values())
-            if owns and module is not self:
-                # torch's MultiheadAttention has no public one.
-                reset: Any = getattr(module, "reset_parameters", None) or module._reset_parameters
+            reset: Any = getattr(module, "reset_parameters", None)
+            if owns and reset is not None and module is not self:
                 reset()
         for module in self.modules():
-            if isinstance(module, nn.MultiheadAttention):  # as it starts
-                nn.init.zeros_(module.out_proj.bias)
+            if isinstance(module, nn.MultiheadAttention):  # has no public one
+                module._reset_parameters()
 
     def extra_repr(self) -> str:
         return str(self.dim) if self.out_dim == self.dim else f"{self.dim}, out_dim={self.out_dim}"

@@ -41,19 +41,23 @@ class Covariance(Pooling):
         return pool_padded(self._root, X, sets)
 
     def _root(self, X: Tensor, sets: DenseSets) -> Tensor:
-        Z = self.W(X)
-        count = sets.count(Z).clamp_min(1.0)
-        centred = sets.hide(Z - sets.sum_n(Z) / count, 0.0)
-        eye = torch.eye(Z.shape[-1], dtype=Z.dtype, device=Z.device)
-        root = _matrix_root(centred.transpose(1, 2) @ centred / count + self.RIDGE * eye, self.STEPS)
+        count = sets.count(X).clamp_min(1.0)
+        Z = self.W(sets.hide(X - sets.sum_n(X) / count, 0.0))
+        A = Z.transpose(1, 2) @ Z / count
+        ridge = self.RIDGE * _trace(A) / A.shape[-1] + torch.finfo(A.dtype).tiny ** 0.5
+        root = _matrix_root(A + ridge * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device), self.STEPS)
         i, j = torch.triu_indices(*root.shape[1:], device=root.device)
         return root[:, i, j]
+
+
+def _trace(A: Tensor) -> Tensor:
+    return A.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
 
 
 def _matrix_root(A: Tensor, steps: int) -> Tensor:
     """Square root of symmetric positive definite matrices (B, r, r)."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    trace = A.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    trace = _trace(A)
     Y, Z = A / trace, eye
     for _ in range(steps):
         T = 1.5 * eye - 0.5 * Z @ Y

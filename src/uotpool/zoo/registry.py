@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from uotpool import checks
+from uotpool.nn import UOTPooling
 from uotpool.zoo.base import Pooling
 
 
@@ -121,11 +122,22 @@ def names() -> list[str]:
     return list(ENTRIES)
 
 
+SYNONYMS = {
+    "sum": "add",
+    "average": "mean",
+    "avg": "mean",
+    "uotp": "uotp-sinkhorn",
+    "sinkhorn": "uotp-sinkhorn",
+}
+
+
 def entry(name: str) -> Entry:
     """The entry of a name, or an error with the nearest names."""
     if not isinstance(name, str) or name not in ENTRIES:
-        near = difflib.get_close_matches(str(name).lower(), ENTRIES, n=3, cutoff=0.4)
-        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        asked = str(name).lower()
+        near = [SYNONYMS[asked]] if asked in SYNONYMS else []
+        near += difflib.get_close_matches(asked, ENTRIES, n=3, cutoff=0.4)
+        hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
         raise ValueError(
             f"name: expected a pooling of uotpool.zoo, got {checks.describe(name)}{hint} "
             f"(all: {', '.join(ENTRIES)})"
@@ -146,15 +158,18 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
     """
     found = entry(name)
     kind = found.load()
-    accepted = dict(inspect.signature(kind).parameters)
-    free = accepted.pop("options", None) is not None  # UOTPooling says itself what it does not know
-    settings = dict(found.options) | options
-    unknown = [] if free else [option for option in options if option not in accepted or option == "dim"]
-    if unknown:
-        known = ", ".join(repr(option) for option in accepted if option != "dim") or "no options"
-        raise TypeError(f"{unknown[0]}: expected an option of {name!r} ({known})")
-    if "hidden" in accepted:
-        settings["hidden"] = hidden
-    elif hidden is not None:
-        checks.count("hidden", hidden, 1)
-    return kind(dim, **settings)
+    dim = int(checks.count("dim", dim, 1))
+    if hidden is not None:
+        hidden = int(checks.count("hidden", hidden, 1))
+    known = set(inspect.signature(kind).parameters) - {"dim"}
+    if "options" in known:  # handed on
+        known = set(inspect.signature(UOTPooling).parameters) - {"dim"}
+    if "hidden" in known:
+        options["hidden"] = hidden
+    for option, value in options.items():
+        if option in dict(found.options):
+            raise TypeError(f"{option}: expected none, {name!r} sets it, got {value!r}")
+        if option not in known:
+            accepted = ", ".join(sorted(known - dict(found.options).keys() - {"hidden"})) or "none"
+            raise TypeError(f"{option}: expected an option of {name!r} ({accepted}), got {option!r}")
+    return kind(dim, **dict(found.options), **options)

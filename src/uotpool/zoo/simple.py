@@ -16,7 +16,11 @@ def _mean(X: Tensor, sets: Sets) -> Tensor:
 
 
 def _log_mean_exp(Y: Tensor, sets: Sets) -> Tensor:
-    return sets.squeeze(sets.logsumexp_n(Y) - sets.count(Y).clamp_min(1.0).log())
+    # Not logsumexp less log N, two numbers that nearly cancel where Y is small. The maximum may be a constant:
+    # what it adds in one term it takes in the other.
+    top = sets.max_n(Y.detach())
+    mean = sets.sum_n(torch.expm1(Y - sets.spread(top))) / sets.count(Y).clamp_min(1.0)
+    return sets.squeeze(top + torch.log1p(mean))
 
 
 def _inverse_softplus(value: float) -> float:
@@ -84,16 +88,11 @@ class Mixed(Pooling):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.raw_omega)
 
-    def _omega(self, mean: Tensor) -> Tensor:
-        return self.raw_omega.sigmoid()
-
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        mean, top = _mean(X, sets), sets.squeeze(sets.max_n(X))
-        omega = self._omega(mean)
-        return omega * mean + (1 - omega) * top
+        return _mix(self.raw_omega.sigmoid(), _mean(X, sets), sets.squeeze(sets.max_n(X)))
 
 
-class GatedMixed(Mixed):
+class GatedMixed(Pooling):
     r"""Gated mean-max pooling: `Mixed` with :math:`\omega = \sigma(w^\top \text{mean}_n x_n + b)` for each set.
 
     Lee et al. gate a window of fixed size by one weight for each place in it. A set has no places and any size,
@@ -104,14 +103,16 @@ class GatedMixed(Mixed):
     """
 
     def __init__(self, dim: int) -> None:
-        Pooling.__init__(self, dim)
+        super().__init__(dim)
         self.gate = nn.Linear(dim, 1)
 
-    def reset_parameters(self) -> None:
-        self.gate.reset_parameters()
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        mean = _mean(X, sets)
+        return _mix(self.gate(mean).sigmoid(), mean, sets.squeeze(sets.max_n(X)))
 
-    def _omega(self, mean: Tensor) -> Tensor:
-        return self.gate(mean).sigmoid()
+
+def _mix(omega: Tensor, mean: Tensor, top: Tensor) -> Tensor:
+    return omega * mean + (1 - omega) * top
 
 
 class Softmax(Pooling):
@@ -189,7 +190,7 @@ class GNP(Pooling):
     The first half of the features has an exponent p > 0 and the other one p < 0, each with its own q; all four
     are learned, from p = 1 and -1 and q = 1. |p| = softplus(raw_p) + 0.1. Signs are lost: for features that are
     not negative, as add, mean, max (and min) pooling of those are settings of it. Computed by logarithms, of
-    |x| + 1e-6.
+    |x| + 1e-6. With one feature there is no other half, and its p and q are idle.
 
     J. Ko, T. Kwon, K. Shin, J. Lee, "Learning to pool in graph neural networks for extrapolation", 2021.
     """

@@ -12,19 +12,23 @@ from uotpool.layout import DenseSets, Sets, logsumexp_d
 from uotpool.zoo.arrange import pool_padded
 from uotpool.zoo.base import Pooling
 
+MOST_ROWS = 20_000  # for k-means; of more samples these many are drawn
 
-def transport_plan(score: Tensor, sets: DenseSets, steps: int) -> Tensor:
-    """P (B, N, M) that maximises <score, P> + entropy with rows of 1/N and columns of 1/M, by Sinkhorn.
 
-    A step meets the rows, then the columns: the columns of the result are exact.
+def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -> Tensor:
+    """P (B, N, M) that maximises <score, P> + epsilon entropy, with rows of 1/N and columns of 1/M.
+
+    Steps of Sinkhorn, each for the rows and then for the columns: those are exact in the result. With a small
+    epsilon these take long, so the first half of the steps comes down to it from 1, for scores of that size.
     """
     log_rows = -sets.count(score).clamp_min(1.0).log()
     log_columns = -math.log(score.shape[-1])
     g = torch.zeros_like(score[:, :1])
-    for _ in range(steps):
-        f = log_rows - logsumexp_d(score + g)
-        g = log_columns - sets.logsumexp_n(score + f)
-    return sets.hide((score + f + g).exp(), 0.0)
+    for i in range(steps):
+        e = max(epsilon, epsilon ** (2 * i / steps))
+        f = e * (log_rows - logsumexp_d((score + g) / e))
+        g = e * (log_columns - sets.logsumexp_n((score + f) / e))
+    return sets.hide(((score + f + g) / e).exp(), 0.0)
 
 
 def enough(rows: Tensor, k: int, name: str) -> None:
@@ -39,6 +43,8 @@ def k_means(rows: Tensor, k: int, name: str) -> Tensor:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("fit needs scikit-learn: install the extra `zoo`", name=error.name) from error
     enough(rows, k, name)
+    if rows.shape[0] > MOST_ROWS:
+        rows = rows[torch.randperm(rows.shape[0])[:MOST_ROWS].to(rows.device)]
     seed = int(torch.randint(2**31 - 1, (1,)))
     found = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy())
     return torch.from_numpy(found.cluster_centers_).to(rows)
@@ -60,8 +66,9 @@ class WEGL(Pooling):
 
     with P the optimal transport from X to the references z by squared distance; y has M `dim` features. Kolouri
     et al. solve a linear program for each graph. That cannot be batched, so here P has an entropic term of
-    `epsilon` times the mean cost of a set and comes from `steps` steps of Sinkhorn. `fit` takes the references
-    from data, by k-means as in the paper; before, they are standard normal. They are not learned.
+    `epsilon` times the mean cost of a set and comes from `steps` steps of Sinkhorn: for sets of 20 to 500
+    standard normal samples y is within 11 to 13 % of theirs. `fit` takes the references from data, by k-means
+    as in the paper; before, they are standard normal. They are not learned.
 
     Args:
         dim: number of features.
@@ -75,7 +82,7 @@ class WEGL(Pooling):
     needs_fit = True
     Z: Tensor
 
-    def __init__(self, dim: int, *, references: int = 8, epsilon: float = 0.05, steps: int = 50) -> None:
+    def __init__(self, dim: int, *, references: int = 8, epsilon: float = 0.005, steps: int = 100) -> None:
         super().__init__(dim)
         self.out_dim = checks.count("references", references, 1) * dim
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
@@ -98,7 +105,7 @@ class WEGL(Pooling):
         cost = squared_distances(X, self.Z)
         mean_cost = sets.sum_all(cost) / (M * sets.count(cost).clamp_min(1.0))
         tiny = torch.finfo(X.dtype).tiny ** 0.5
-        P = transport_plan(-cost / (self.epsilon * mean_cost + tiny), sets, self.steps)
+        P = transport_plan(-cost / (mean_cost + tiny), sets, self.epsilon, self.steps)
         carried = M * P.transpose(1, 2) @ X
         return ((carried - self.Z) / math.sqrt(M)).flatten(1)
 
@@ -129,7 +136,7 @@ class OTK(Pooling):
 
     needs_fit = True
     RIDGE = 1e-3  # on the kernel matrix of the anchors, which may be singular
-    s: Tensor
+    log_s: Tensor  # the logarithm: s of ordinary features can be beyond float16
 
     def __init__(
         self,
@@ -147,14 +154,14 @@ class OTK(Pooling):
         self.steps = checks.count("steps", steps, 1)
         self.anchors = nn.Parameter(torch.empty(hidden, dim))
         self.Z = nn.Parameter(torch.empty(references, hidden))
-        self.register_buffer("s", torch.empty(()))
+        self.register_buffer("log_s", torch.empty(()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Random anchors and references; what `fit` found is lost."""
         nn.init.normal_(self.anchors)
         nn.init.normal_(self.Z, std=1 / math.sqrt(self.Z.shape[1]))
-        self.s.fill_(float(self.dim))
+        self.log_s.fill_(math.log(self.dim))
 
     def _fit(self, rows: Tensor) -> None:
         p, k = self.Z.shape
@@ -163,7 +170,7 @@ class OTK(Pooling):
         variance = rows.var(0, unbiased=False).sum()  # half the mean squared distance of two rows
         s = 2 * variance if variance > 0 else torch.ones_like(variance)
         Z = k_means(self._psi(rows, anchors, s), p, "references")
-        for ours, found in ((self.anchors, anchors), (self.s, s), (self.Z, Z)):
+        for ours, found in ((self.anchors, anchors), (self.log_s, s.log()), (self.Z, Z)):
             ours.copy_(found)
 
     def _psi(self, X: Tensor, anchors: Tensor, s: Tensor) -> Tensor:
@@ -179,8 +186,8 @@ class OTK(Pooling):
         return pool_padded(self._embed, X, sets)
 
     def _embed(self, X: Tensor, sets: DenseSets) -> Tensor:
-        psi = self._psi(X, self.anchors, self.s)
-        P = transport_plan(psi @ self.Z.T / self.epsilon, sets, self.steps)
+        psi = self._psi(X, self.anchors, self.log_s.exp())
+        P = transport_plan(psi @ self.Z.T, sets, self.epsilon, self.steps)
         return (math.sqrt(self.Z.shape[0]) * P.transpose(1, 2) @ psi).flatten(1)
 
 

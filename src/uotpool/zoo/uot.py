@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from uotpool.inputs import lay_out
-from uotpool.layout import Sets
 from uotpool.nn import UOTPooling
 from uotpool.zoo.base import Pooling
 
@@ -46,9 +45,6 @@ class UOTP(Pooling):
             lay_out(x, index, ptr, dim_size, mask, name="x")  # the same error, by the name it has here
             self._check_dim(x)
             raise
-
-    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        raise NotImplementedError("forward does it all")
 
     def reset_parameters(self) -> None:
         self.uot.reset_parameters()
