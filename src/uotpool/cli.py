@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import platform
+import sys
 from importlib import metadata
+from typing import Any
 
 import torch
 
@@ -12,6 +14,8 @@ import uotpool
 from uotpool.dispatch import SOLVERS, available
 from uotpool.kernels import library
 from uotpool.zoo import ENTRIES, build
+
+EXPERIMENTS = ("run", "sweep", "table", "datasets")
 
 
 def info() -> str:
@@ -69,8 +73,33 @@ def main(argv: list[str] | None = None) -> None:
     command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")
     command.add_argument("--dim", type=int, default=64, help="features of a sample (default: %(default)s)")
     command.add_argument("--hidden", type=int, default=None, help="width of hidden layers (default: dim)")
+    missing = _add_experiments(commands)
     args = parser.parse_args(argv)
+    if args.command in EXPERIMENTS and missing:
+        parser.exit(1, f"uotpool {args.command}: needs {missing}: install the extra `experiments`\n")
     try:
-        print(info() if args.command == "info" else poolings(args.dim, args.hidden))
-    except ValueError as error:  # an argument, or an environment variable of uotpool.kernels.library
-        parser.error(str(error))
+        if args.command == "info":
+            print(info())
+        elif args.command == "poolings":
+            print(poolings(args.dim, args.hidden))
+        else:
+            sys.exit(args.command_function(args))
+    except (ValueError, OSError) as error:  # an argument, a file, an environment variable
+        parser.exit(2, f"uotpool {args.command}: error: {error}\n")
+    except ModuleNotFoundError as error:
+        parser.exit(1, f"uotpool {args.command}: error: {error}\n")
+
+
+def _add_experiments(commands: Any) -> str | None:
+    """Their commands, or what is missing for them."""
+    try:
+        from uotpool.experiments.commands import add_parsers  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "uotpool").startswith("uotpool"):
+            raise
+        for name in EXPERIMENTS:
+            command = commands.add_parser(name, help="needs the extra `experiments`")
+            command.add_argument("rest", nargs=argparse.REMAINDER)
+        return error.name
+    add_parsers(commands)
+    return None

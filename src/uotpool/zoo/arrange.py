@@ -48,13 +48,16 @@ def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
 def pool_padded(pool: Callable[[Tensor, DenseSets], Tensor], X: Tensor, sets: Sets) -> Tensor:
     """`pool` of padded sets, (b, longest, D) -> (b, features), for all sets in their order.
 
-    Ragged sets are padded in groups whose sizes differ by less than a factor 2, at most log2(longest) + 1 of
-    them: one large set would make all others as expensive.
+    Where padding to the longest set would more than quadruple the rows, ragged sets are padded in groups whose
+    sizes differ by less than a factor 2, at most log2(longest) + 1 of them: one large set would make all others
+    as expensive.
     """
     if isinstance(sets, DenseSets):
         return pool(*padded(X, sets))
     rows, index, _ = flat(X, sets)
     count = torch.bincount(index, minlength=sets.num_sets).clamp_min(1)
+    if len(count) * int(count.max()) <= 4 * int(count.sum()):
+        return pool(*padded(rows, RaggedSets(index, sets.num_sets, None)))
     group = count.double().log2().ceil()
     chosen, pooled = [], []
     for value in group.unique():
@@ -63,8 +66,6 @@ def pool_padded(pool: Callable[[Tensor, DenseSets], Tensor], X: Tensor, sets: Se
         chosen.append(here.nonzero().flatten())
         part = RaggedSets(number[index[here[index]]], len(chosen[-1]), None)
         pooled.append(pool(*padded(rows[here[index]], part)))
-    if len(pooled) == 1:
-        return pooled[0]
     return torch.cat(pooled)[torch.cat(chosen).argsort()]
 
 

@@ -67,8 +67,9 @@ class WEGL(Pooling):
     with P the optimal transport from X to the references z by squared distance; y has M `dim` features. Kolouri
     et al. solve a linear program for each graph. That cannot be batched, so here P has an entropic term of
     `epsilon` times the mean cost of a set and comes from `steps` steps of Sinkhorn: for sets of 20 to 500
-    standard normal samples y is within 11 to 13 % of theirs. `fit` takes the references from data, by k-means
-    as in the paper; before, they are standard normal. They are not learned.
+    standard normal samples y is within 15 to 19 % of theirs (epsilon = 0.005, 100 steps: 11 to 13 %). `fit`
+    takes the references from data, by k-means as in the paper; before, they are standard normal. They are not
+    learned.
 
     Args:
         dim: number of features.
@@ -82,7 +83,7 @@ class WEGL(Pooling):
     needs_fit = True
     Z: Tensor
 
-    def __init__(self, dim: int, *, references: int = 8, epsilon: float = 0.005, steps: int = 100) -> None:
+    def __init__(self, dim: int, *, references: int = 8, epsilon: float = 0.01, steps: int = 50) -> None:
         super().__init__(dim)
         self.out_dim = checks.count("references", references, 1) * dim
         self.epsilon = checks.number("epsilon", epsilon, positive=True)

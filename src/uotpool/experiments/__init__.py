@@ -1,0 +1,1 @@
+"""Data sets, models, protocols and runs behind the tables of the paper."""

@@ -1,0 +1,64 @@
+"""Which bags (or graphs, or images) train a model, which choose it, which test it.
+
+`fair`: stratified outer folds; of the training part a stratified hold-out makes every choice (configuration,
+epoch); scalers see training data only; the test fold is looked at once. `paper`: as the authors' code for
+multi-instance learning does it: the same outer folds, scalers on all data, the epoch with the least *test*
+loss. Its numbers are optimistic, and every table says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
+
+PROTOCOLS = ("paper", "fair")
+FOLDS = 5
+HOLD_OUT = 0.2
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Indices of the outer fold."""
+
+    train: Indices
+    validation: Indices  # what makes the choices; the test fold itself under "paper"
+    test: Indices
+    scaling: Indices  # what the scaler sees
+
+    def packed(self, size: int) -> dict[str, str]:
+        """For the store: a bit for each sample, in base64."""
+        return {name: _pack(getattr(self, name), size) for name in ("train", "validation", "test")}
+
+
+def split(y: npt.ArrayLike, protocol: str, fold: int, seed: int, folds: int = FOLDS) -> Split:
+    """The outer fold `fold` of the seed, from the labels alone."""
+    labels = np.asarray(y)
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol: expected one of {PROTOCOLS}, got {protocol!r}")
+    if not 0 <= fold < folds:
+        raise ValueError(f"fold: expected 0 to {folds - 1}, got {fold}")
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels)
+    outer, test = list(parts)[fold]
+    if protocol == "paper":
+        return Split(outer, test, test, np.arange(len(labels)))
+    inner = StratifiedShuffleSplit(1, test_size=HOLD_OUT, random_state=seed)
+    train, validation = next(inner.split(outer, labels[outer]))
+    return Split(outer[train], outer[validation], test, outer[train])
+
+
+def _pack(indices: Indices, size: int) -> str:
+    bits = np.zeros(size, dtype=bool)
+    bits[indices] = True
+    return base64.b64encode(np.packbits(bits).tobytes()).decode()
+
+
+def unpack(text: str, size: int) -> Indices:
+    """The indices that `Split.packed` wrote."""
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(text), dtype=np.uint8), count=size)
+    return np.flatnonzero(bits)

@@ -1,0 +1,97 @@
+"""Means, ranks and tests over stored runs."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from uotpool.experiments.protocols import FOLDS
+from uotpool.experiments.store import Row
+
+Case = tuple[int, int]  # (seed, fold)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A metric of one pooling on one data set, run by run."""
+
+    values: dict[Case, float]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.values.values())))
+
+    @property
+    def std(self) -> float:
+        """Over all folds and seeds; 0 for a single run."""
+        return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else 0.0
+
+    @property
+    def seeds(self) -> int:
+        return len({seed for seed, _ in self.values})
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def samples(rows: Iterable[Row], metric: str) -> dict[tuple[str, str], Sample]:
+    """By (pooling, data set)."""
+    found: dict[tuple[str, str], dict[Case, float]] = defaultdict(dict)
+    for row in rows:
+        found[row.spec.pooling, row.spec.dataset][row.spec.seed, row.spec.fold] = row.metrics[metric]
+    return {key: Sample(values) for key, values in found.items()}
+
+
+def sign(metric: str) -> int:
+    """1 if more is better, -1 if less is."""
+    return -1 if metric == "loss" else 1
+
+
+def ranks(found: Mapping[tuple[str, str], Sample], better: int = 1) -> dict[str, float]:
+    """Mean rank of each pooling (1 is best, ties share) over the data sets that all of them have runs on."""
+    poolings = list(dict.fromkeys(pooling for pooling, _ in found))
+    datasets = [d for d in dict.fromkeys(d for _, d in found) if all((p, d) in found for p in poolings)]
+    if not datasets:
+        return {}
+    table = np.array([[found[p, d].mean for p in poolings] for d in datasets])
+    mean_rank = stats.rankdata(-better * table, axis=1).mean(0)
+    return dict(zip(poolings, map(float, mean_rank), strict=True))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A pooling against another on the same folds and seeds."""
+
+    difference: float
+    p_value: float
+    pairs: int
+    better: int = 1  # -1 if less is better
+
+    @property
+    def verdict(self) -> str:
+        """One of "win" and "loss" if the test says so at 5 %, else "tie"."""
+        if not self.p_value < 0.05:
+            return "tie"
+        return "win" if self.better * self.difference > 0 else "loss"
+
+
+def compare(ours: Sample, theirs: Sample, folds: int = FOLDS, better: int = 1) -> Comparison | None:
+    """Paired t-test with the correction of Nadeau and Bengio (2003), or None without two common runs.
+
+    The training parts of the folds overlap, so the differences are not independent and their variance is
+    underestimated; (1/J + n_test/n_train) takes the place of 1/J, for J differences.
+    """
+    common = sorted(ours.values.keys() & theirs.values.keys())
+    if len(common) < 2:
+        return None
+    d = np.array([ours.values[case] - theirs.values[case] for case in common]).round(12)
+    difference, variance = float(d.mean()), float(d.var(ddof=1))
+    if variance < 1e-24:  # all the same: the t-test would be certain of two such; the sign test is not
+        return Comparison(difference, 2 * 0.5 ** len(d) if difference else 1.0, len(d), better)
+    t = difference / math.sqrt((1 / len(d) + 1 / (folds - 1)) * variance)
+    return Comparison(difference, float(2 * stats.t.sf(abs(t), len(d) - 1)), len(d), better)

@@ -1,0 +1,214 @@
+"""Many runs: from a table of choices to specs, and from specs to finished runs in the store."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import statistics
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from uotpool.experiments import paper
+from uotpool.experiments.executors import Executor, Failed, Finished, Progress, Started
+from uotpool.experiments.fingerprint import TASKS, fingerprint
+from uotpool.experiments.progress import Display
+from uotpool.experiments.protocols import FOLDS, PROTOCOLS
+from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.store import Store
+from uotpool.experiments.work import facts
+from uotpool.zoo import entry
+
+UOTP = ("uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
+BLOCK = {"task", "dataset", "pooling", "protocol", "seeds", "folds", "settings"}
+
+
+def task_module(task: str) -> Any:
+    if task not in TASKS:
+        raise ValueError(f"task: expected one of {tuple(TASKS)}, got {task!r}")
+    return importlib.import_module(f"uotpool.{TASKS[task]}")
+
+
+def pooling_names(task: str, given: str | Iterable[str]) -> list[str]:
+    """Names; "all" is all of the task's, "paper" those of the paper's Table 1, "uotp" the exact ones."""
+    known = task_module(task).poolings()
+    groups = {
+        "all": known,
+        "paper": [name for name in paper.POOLINGS if name in known],
+        "uotp": list(UOTP),
+    }
+    found: list[str] = []
+    for name in [given] if isinstance(given, str) else list(given):
+        found += groups.get(name, [name])
+    for name in found:
+        entry(name)
+        if name not in known:
+            raise ValueError(f"pooling: expected one that task {task!r} can use, got {name!r}")
+    return list(dict.fromkeys(found))
+
+
+def expand(
+    task: str,
+    dataset: str | Sequence[str],
+    pooling: str | Sequence[str],
+    protocol: str | Sequence[str] = "fair",
+    seeds: int | Sequence[int] = 1,
+    folds: int | Sequence[int] = FOLDS,
+    settings: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+) -> list[RunSpec]:
+    """All combinations. Seeds vary slowest, so that a sweep that is stopped has all poolings on some seeds."""
+    datasets, protocols = _several(dataset), _several(protocol)
+    module = task_module(task)
+    for name in datasets:
+        module.check_dataset(name)
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise ValueError(f"protocol: expected one of {PROTOCOLS}, got {name!r}")
+    poolings = pooling_names(task, pooling)
+    variants = [settings or {}] if settings is None or isinstance(settings, Mapping) else list(settings)
+    numbers = _numbers("seeds", seeds), _numbers("folds", folds, FOLDS)
+    for what, given in (("dataset", datasets), ("protocol", protocols), ("pooling", poolings)):
+        if not given:
+            raise ValueError(f"{what}: expected at least one, got none")
+    specs = []
+    for seed, data, rule, variant, name, fold in itertools.product(
+        numbers[0], datasets, protocols, variants, poolings, numbers[1]
+    ):
+        clean = module.clean_settings(name, variant)
+        specs.append(
+            RunSpec.make(clean, task=task, dataset=data, pooling=name, protocol=rule, fold=fold, seed=seed)
+        )
+    return list(dict.fromkeys(specs))
+
+
+def _numbers(name: str, given: int | Sequence[int], most: int | None = None) -> list[int]:
+    """A number of them, from 0, or a list of them."""
+    found: Sequence[int] = list(range(given)) if isinstance(given, int) else given
+    good = isinstance(found, (list, tuple)) and len(found) > 0
+    if not good or any(type(n) is not int or n < 0 or (most is not None and n >= most) for n in found):
+        how_many, which = (f"1 to {most}", f"0 to {most - 1}") if most else ("1 or more", "0 or more")
+        raise ValueError(
+            f"{name}: expected a number ({how_many}) or a list of numbers ({which}), got {given!r}"
+        )
+    return list(found)
+
+
+def _several(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def read(path: Path) -> list[RunSpec]:
+    """The runs of a sweep file: tables `[[runs]]` with the arguments of `expand`, in order, none twice."""
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from error
+    blocks = content.get("runs")
+    tables = isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks)
+    if not tables or set(content) != {"runs"}:
+        raise ValueError(f"{path}: expected tables [[runs]], got {sorted(content)}")
+    specs: list[RunSpec] = []
+    for i, block in enumerate(blocks or []):
+        names = set(block)
+        if names - BLOCK or not {"task", "dataset", "pooling"} <= names:
+            raise ValueError(
+                f"{path}: [[runs]] {i + 1}: expected names among {sorted(BLOCK)}, got {sorted(names)}"
+            )
+        try:
+            specs += expand(**block)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: [[runs]] {i + 1}: {error}") from error
+    return list(dict.fromkeys(specs))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep has to do."""
+
+    todo: list[RunSpec]
+    done: int
+    core_seconds: float | None  # of what is to do, from like runs in the store; None if there are none
+
+    def __str__(self) -> str:
+        hours = "unknown (no like run in the store yet)"
+        if self.core_seconds is not None:
+            hours = f"{self.core_seconds / 3600:.2f}" if self.core_seconds >= 36 else "under 0.01"
+        return f"{len(self.todo)} runs to do, {self.done} done before; core-hours, estimated: {hours}"
+
+
+def plan(specs: Sequence[RunSpec], store: Store) -> Plan:
+    keys = {spec: spec.key(fingerprint(spec.task, spec.pooling)) for spec in specs}
+    done = store.finished(keys.values())
+    todo = [spec for spec, key in keys.items() if key not in done]
+    return Plan(todo, len(keys) - len(todo), _estimate(todo, store) if todo else 0.0)
+
+
+def _estimate(todo: Sequence[RunSpec], store: Store) -> float | None:
+    """Median seconds of the runs most like each: same pooling, else same data set, else any."""
+    seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in store.rows():
+        s = row.spec
+        for like in ((s.task, s.dataset, s.protocol, s.pooling), (s.task, s.dataset, s.protocol), (s.task,)):
+            seen[like].append(row.seconds or 0.0)
+    total = 0.0
+    for s in todo:
+        likes = ((s.task, s.dataset, s.protocol, s.pooling), (s.task, s.dataset, s.protocol), (s.task,))
+        found = next((seen[like] for like in likes if like in seen), None)
+        if found is None:
+            return None
+        total += statistics.median(found)
+    return total
+
+
+@dataclass
+class Outcome:
+    """How a sweep ended."""
+
+    finished: int = 0
+    failed: int = 0
+    interrupted: bool = False
+
+
+def run(todo: Sequence[RunSpec], store: Store, executor: Executor, display: Display) -> Outcome:
+    """Do them, and keep each as soon as it is finished. Ctrl-C stops the workers; what is finished is kept."""
+    outcome = Outcome()
+    events = executor.run(todo)
+    with store.writing(), display:
+        display.begin(len(todo), executor.workers)
+        try:
+            for event in events:
+                spec = event.spec
+                code = fingerprint(spec.task, spec.pooling)
+                if isinstance(event, Started):
+                    display.started(spec)
+                elif isinstance(event, Progress):
+                    display.progress(spec, event.done, event.total)
+                else:
+                    error = event.error if isinstance(event, Failed) else _save(event, code, store)
+                    if error is None:
+                        outcome.finished += 1
+                        display.finished(spec)
+                    else:
+                        store.save_failure(spec, code, error, facts())
+                        outcome.failed += 1
+                        display.failed(spec, error)
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+        finally:
+            events.close()  # type: ignore[attr-defined]
+    return outcome
+
+
+def _save(event: Finished, code: str, store: Store) -> str | None:
+    """Keep the result, or say why that cannot be."""
+    if event.code != code:
+        return "the code of this run changed after the sweep had started; start it again"
+    try:
+        store.save(event.spec, code, event.result, facts())
+    except (TypeError, ValueError) as error:  # NaN, say: not JSON
+        return f"a result that cannot be stored: {error}"
+    return None

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.experiments import helpers  # noqa: F401 - before a module is rewritten, so that it is one object
+from uotpool.experiments.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store(tmp_path / "runs.sqlite")
+    yield opened
+    opened.close()

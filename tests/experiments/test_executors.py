@@ -1,0 +1,139 @@
+"""Where runs run does not change what they give, and nothing that happens to one run hurts another."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.experiments.helpers import alive, children, is_worker, mil_spec, numbers, quiet, toy, wait_until
+from uotpool.experiments.executors import Failed, Finished, LocalExecutor, Progress, RayExecutor, Started
+from uotpool.experiments.spec import canonical
+from uotpool.experiments.work import execute
+
+SPECS = [mil_spec(pooling="mean"), mil_spec(pooling="uotp-sinkhorn", fold=1)]
+MISSING = mil_spec(dataset="messidor")  # not at hand
+
+
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch, tmp_path):
+    """In workers too, which get the environment."""
+    monkeypatch.setenv("UOTPOOL_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("UOTPOOL_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def here():
+    return [canonical(numbers(execute(spec, quiet))) for spec in SPECS]
+
+
+def workers() -> list[int]:
+    return [pid for pid in children(os.getpid()) if is_worker(pid)]
+
+
+def results(events):
+    return {event.spec: canonical(numbers(event.result)) for event in events if isinstance(event, Finished)}
+
+
+def test_one_worker_gives_the_same_numbers(here):
+    events = list(LocalExecutor(1).run([*SPECS, toy("succeed")]))
+    assert [results(events)[spec] for spec in SPECS] == here
+    order = [type(event) for event in events if not isinstance(event, Progress)]
+    assert order == [Started, Finished] * 3  # one at a time, in order
+    progress = [(event.done, event.total) for event in events if isinstance(event, Progress)]
+    assert progress[:4] == [(1, 8), (2, 8), (2, 8), (3, 8)]
+    assert (8, 8) in progress
+    assert progress[-2:] == [(1, 2), (2, 2)]
+    cost = [event.result for event in events if isinstance(event, Finished)]
+    assert all(result.seconds > 0 for result in cost)
+    assert not workers()
+
+
+def test_two_workers_and_all_that_can_happen_to_a_run(here):
+    """Numbers as in this process; a run that raises, a worker that dies: the others finish."""
+    specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("succeed", 2)]
+    events = list(LocalExecutor(2).run(specs))
+    found = results(events)
+    assert [found[spec] for spec in SPECS] == here
+    assert {toy("succeed", 1), toy("succeed", 2)} <= set(found)
+    failed = {event.spec: event.error for event in events if isinstance(event, Failed)}
+    assert set(failed) == {toy("exit"), toy("raise")}
+    assert failed[toy("exit")] == "the worker process died with exit code 7"
+    assert failed[toy("raise")].startswith("Traceback (most recent call last)")
+    assert failed[toy("raise")].strip().endswith("ArithmeticError: the toy is broken")
+    assert [event.spec for event in events if isinstance(event, Started)] == specs
+    ended = [event.spec for event in events if isinstance(event, Finished | Failed)]
+    assert sorted(map(str, ended)) == sorted(map(str, specs))  # each once
+    assert not workers()
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_message():
+    events = list(LocalExecutor(1).run([toy("cut"), toy("succeed")]))
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert [event.spec for event in failed] == [toy("cut")]
+    assert failed[0].error == f"the worker process died with exit code {-signal.SIGKILL}"
+    assert toy("succeed") in results(events)
+
+
+def test_closing_stops_the_workers():
+    events = LocalExecutor(2).run([toy("sleep", fold) for fold in range(4)])
+    seen = []
+    while sum(isinstance(event, Progress) for event in seen) < 2:  # both sleep
+        seen.append(next(events))
+    running = workers()
+    assert len(running) == 2
+    events.close()
+    assert not any(map(alive, running))
+    assert not workers()
+
+
+def test_no_more_workers_than_runs_and_none_hears_ctrl_c():
+    events = LocalExecutor(8).run([toy("sleep")])
+    next(events)
+    wait_until(workers, 20, "a worker")
+    (worker,) = workers()
+    # Ctrl-C is the driver's, from the first moment: a worker that still loads torch would print a traceback.
+    status = Path(f"/proc/{worker}/status").read_text()
+    deaf = [int(mask, 16) for mask in re.findall(r"Sig(?:Ign|Blk):\s*(\w+)", status)]
+    assert any(mask >> (signal.SIGINT - 1) & 1 for mask in deaf)
+    events.close()
+    assert list(LocalExecutor(2).run([])) == []
+    with pytest.raises(ValueError, match="workers: expected a number >= 1, got 0"):
+        LocalExecutor(0)
+
+
+@pytest.mark.filterwarnings(
+    # Ray leaves sockets and files to the garbage collector, and warns of what it will change itself.
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore:.*:FutureWarning:ray.*",
+    "ignore:.*:DeprecationWarning",
+)
+def test_ray_gives_the_same_numbers(here, monkeypatch, tmp_path):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    try:
+        executor = RayExecutor("local", 1)
+        assert executor.workers == 1
+        events = list(executor.run([*SPECS, MISSING]))
+    finally:
+        ray.shutdown()
+    assert [results(events)[spec] for spec in SPECS] == here
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert failed.spec == MISSING
+    assert failed.error.startswith("Traceback")
+    assert str(tmp_path) in failed.error  # UOTPOOL_DATA of the driver, which the workers know
+    assert [event.spec for event in events if isinstance(event, Started)] == [*SPECS, MISSING]
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match="install the extra `ray`"):
+        RayExecutor("local")

@@ -1,0 +1,348 @@
+"""Tables from stored runs, in four formats, beside the paper's numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from tests.experiments.helpers import FACTS, mil_spec, row, table_of_runs
+from uotpool.experiments import paper
+from uotpool.experiments.fingerprint import fingerprint
+from uotpool.experiments.spec import Result
+from uotpool.experiments.tables import (
+    MixedCodeError,
+    Table,
+    accuracy_table,
+    comparison_table,
+    optimism_table,
+    select,
+)
+
+RUNS = {
+    ("mean", "component", "paper"): [0.90, 0.92, 0.94, 0.93, 0.91],
+    ("max", "component", "paper"): [0.91, 0.93, 0.95, 0.94, 0.92],
+    ("uotp-sinkhorn", "component", "paper"): [0.90, 0.93, 0.95, 0.94, 0.92],
+    ("mean", "component", "fair"): [0.88, 0.90, 0.92, 0.91, 0.89],
+    ("max", "component", "fair"): [0.91, 0.93, 0.95, 0.94, 0.92],
+    ("uotp-sinkhorn", "component", "fair"): [0.87, 0.87, 0.90, 0.89, 0.87],
+    ("mean", "musk1", "fair"): [0.80, 0.80, 0.82, 0.78, 0.80, 0.80],
+    ("max", "musk1", "fair"): [0.80, 0.80, 0.82, 0.78, 0.80, 0.80],
+    ("uotp-sinkhorn", "musk1", "fair"): [0.90, 0.92, 0.91, 0.89, 0.90, 0.92],
+}
+
+
+@pytest.fixture
+def rows():
+    return table_of_runs(RUNS)
+
+
+def cells(table: Table) -> dict[tuple[str, str], str]:
+    return {(line[0], name): cell for line in table.rows for name, cell in zip(table.head, line, strict=True)}
+
+
+def bold(table: Table) -> set[tuple[str, str]]:
+    return {(table.rows[r][0], table.head[c]) for r, c in table.best}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# contents
+
+
+def test_results_under_fair(rows):
+    table = accuracy_table(rows, "fair")
+    assert table.head == ["pooling", "component", "musk1", "mean rank"]
+    assert [line[0] for line in table.rows] == ["mean", "max", "uotp-sinkhorn", "(majority class)"]
+    found = cells(table)
+    assert found["mean", "component"] == "90.00 ± 1.58"
+    assert found["uotp-sinkhorn", "component"] == "88.00 ± 1.41"
+    assert found["uotp-sinkhorn", "mean rank"] == "2.0"
+    assert found["max", "mean rank"] == "1.8"  # 1 and 2.5
+    assert found["(majority class)", "musk1"] == "50.00 ± 0.00"
+    assert bold(table) == {("max", "component"), ("uotp-sinkhorn", "musk1")}
+    assert "5 (1 seed), 6 (2 seeds)" in table.notes[0]
+    assert not any("optimistic" in note for note in table.notes)
+
+
+OPTIMISTIC_HEAD = "pooling (paper protocol, optimistic)"
+
+
+def test_ties_are_all_best(rows):
+    table = accuracy_table([r for r in rows if r.spec.pooling != "uotp-sinkhorn"], "fair")
+    assert bold(table) == {("max", "component"), ("mean", "musk1"), ("max", "musk1")}
+
+
+def test_published_numbers_beside_ours_under_paper(rows):
+    table = accuracy_table(rows, "paper")
+    assert table.head == [OPTIMISTIC_HEAD, "component", "component, published", "mean rank"]
+    found = cells(table)
+    assert found["mean", "component"] == "92.00 ± 1.58"
+    assert found["mean", "component, published"] == "93.32 ± 0.99"
+    assert found["max", "component, published"] == "93.23 ± 0.76"
+    assert found["uotp-sinkhorn", "component, published"] == ""  # theirs is uotp-sinkhorn-paper
+    assert found["(majority class)", "component, published"] == ""
+    assert bold(table) == {("max", "component")}
+    assert any("optimistic" in note for note in table.notes)
+
+
+def test_a_missing_cell_is_empty(rows):
+    kept = [r for r in rows if (r.spec.pooling, r.spec.dataset) != ("mean", "musk1")]
+    found = cells(accuracy_table(kept, "fair"))
+    assert found["mean", "musk1"] == ""
+    assert found["mean", "mean rank"] == "2.0"  # over component alone
+
+
+def test_less_loss_is_better(rows):
+    table = accuracy_table(rows, "fair", "loss")
+    assert bold(table) == {("max", "component"), ("uotp-sinkhorn", "musk1")}
+    assert cells(table)["max", "mean rank"] == "1.8"
+
+
+def test_a_lower_loss_is_a_win(rows):
+    table = comparison_table([r for r in rows if r.spec.dataset == "musk1"], "uotp-sinkhorn", "fair", "loss")
+    assert [cells(table)["mean", name] for name in ("wins", "ties", "losses")] == ["1", "0", "0"]
+
+
+def test_optimism(rows):
+    table = optimism_table(rows)
+    assert table.head == ["pooling", "component"]
+    assert [(line[0], line[1]) for line in table.rows] == [
+        ("mean", "+2.00"),
+        ("max", "+0.00"),
+        ("uotp-sinkhorn", "+4.80"),
+    ]
+
+
+def test_optimism_is_of_the_same_folds():
+    """One seed of the paper's protocol and two of the fair one: the second seed has nothing to say."""
+    rows = table_of_runs(
+        {("mean", "component", "paper"): [0.9] * 5, ("mean", "component", "fair"): [0.8] * 5 + [0.5] * 5}
+    )
+    assert optimism_table(rows).rows == [["mean", "+10.00"]]
+
+
+def test_comparison(rows):
+    table = comparison_table(rows, "uotp-sinkhorn")
+    assert table.head == ["against", "component", "musk1", "wins", "ties", "losses"]
+    assert [line[0] for line in table.rows] == ["mean", "max"]
+    found = cells(table)
+    assert re.fullmatch(r"-2\.00 \(0\.0\d\)", found["mean", "component"])
+    assert re.fullmatch(r"\+10\.67 \(0\.0\d\)", found["mean", "musk1"])
+    for other in ("mean", "max"):
+        assert [found[other, name] for name in ("wins", "ties", "losses")] == ["1", "0", "1"]
+    assert "Nadeau and Bengio" in table.notes[0]
+
+
+def test_what_is_optimistic_is_called_so_in_every_kind_of_table(rows):
+    table = comparison_table(rows, "uotp-sinkhorn", "paper")
+    assert any("optimistic" in note for note in table.notes)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# formats
+
+SPECIAL = Table(
+    "a_title 100 %",
+    ["pooling", "a_b", "c & d", "e#f"],
+    [["x_1", "50 %", "1 ± 2", "a|b"], ["$y$", "{z}", "~^", "back\\slash"]],
+    ["a note", "5 more"],
+    {(0, 1)},
+)
+
+
+@pytest.mark.parametrize("name", ["fair", "paper"])
+def test_csv_is_read_back(rows, name):
+    table = accuracy_table(rows, name)
+    assert list(csv.reader(io.StringIO(table.render("csv")))) == [table.head, *table.rows]
+    assert list(csv.reader(io.StringIO(SPECIAL.render("csv")))) == [SPECIAL.head, *SPECIAL.rows]
+
+
+def test_a_csv_of_the_papers_protocol_is_called_optimistic(rows):
+    """It is committed by itself, without the notes below a table."""
+    assert "optimistic" in accuracy_table(rows, "paper").render("csv")
+
+
+def markdown_cells(line: str) -> list[str]:
+    assert line.startswith("| ")
+    assert line.endswith(" |")
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@pytest.mark.parametrize("which", ["fair", "paper", "special"])
+def test_markdown(rows, which):
+    table = SPECIAL if which == "special" else accuracy_table(rows, which)
+    lines = table.render("markdown").splitlines()
+    assert lines[0] == f"**{table.title}**"
+    body = [line for line in lines if line.startswith("|")]
+    assert re.fullmatch(r"\|(-+:?\||:?-+:?\|)+", body[1])
+    assert body[1].count("|") == len(table.head) + 1
+    assert markdown_cells(body[0]) == table.head
+    for r, line in enumerate(body[2:]):
+        expected = [f"**{x}**" if (r, c) in table.best else x for c, x in enumerate(table.rows[r])]
+        assert markdown_cells(line) == expected
+    assert len(body) == 2 + len(table.rows)
+    after = "\n".join(lines[lines.index(body[-1]) + 1 :])
+    for note in table.notes:
+        assert note[1:] in after
+
+
+def latex_cells(line: str) -> list[str]:
+    assert line.endswith(" \\\\")
+    return [cell.strip() for cell in re.split(r"(?<!\\)&", line.removesuffix(" \\\\"))]
+
+
+@pytest.mark.parametrize("which", ["fair", "paper", "special"])
+def test_latex(rows, which):
+    table = SPECIAL if which == "special" else accuracy_table(rows, which)
+    lines = table.render("latex").splitlines()
+    kept = [line for line in lines if not line.startswith("%")]
+    assert kept[0] == f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
+    assert kept[-1] == "\\end{tabular}"
+    assert [line for line in kept if line.endswith("rule")] == ["\\toprule", "\\midrule", "\\bottomrule"]
+    content = [line for line in kept[1:-1] if not line.endswith("rule")]
+    assert len(content) == 1 + len(table.rows)
+    for line in content:
+        assert len(latex_cells(line)) == len(table.head)
+        bare = re.sub(
+            r"\\[_%&#${}]|\\textbackslash(\{\})? ?|\\text\w+\{\}|\$\\(pm|sim)\$|\\\\$|\\textbf", "", line
+        )
+        assert not re.search(r"[_%#$~^\\]", bare.replace("&", "")), bare
+        assert bare.count("{") == bare.count("}")
+    for r, line in enumerate(content[1:]):
+        bold = {(r, c) for c, cell in enumerate(latex_cells(line)) if cell.startswith("\\textbf{")}
+        assert bold == {(i, c) for i, c in table.best if i == r}
+    assert "±" not in "\n".join(kept)
+
+
+def test_terminal(rows):
+    text = accuracy_table(rows, "paper").render("terminal")
+    assert "accuracy, protocol paper" in text
+    assert "92.00 ± 1.58" in text
+    assert "93.32 ± 0.99" in text
+    assert "optimistic" in text
+    assert "mean rank" in text
+
+
+def test_terminal_marks_the_best(rows):
+    text = accuracy_table(rows, "fair").render("terminal")
+    best, other = (re.search(rf"(\S*){number} ± 1\.58(\S*)", text) for number in ("93.00", "90.00"))
+    assert best is not None
+    assert other is not None
+    assert best.groups() != other.groups()  # a sign or an escape sequence beside it
+
+
+def test_terminal_takes_brackets_as_they_are():
+    text = Table("t [1]", ["pooling", "[/x]"], [["mean [bold]", "[red]5"]]).render("terminal")
+    for part in ("[/x]", "mean [bold]", "[red]5"):
+        assert part in text
+
+
+def test_unknown_format(rows):
+    with pytest.raises(ValueError, match=r"format: expected one of .*got 'html'"):
+        accuracy_table(rows, "fair").render("html")
+
+
+def test_a_table_of_nothing():
+    with pytest.raises(ValueError, match="got 'fair', with no run"):
+        accuracy_table([], "fair")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# which runs
+
+
+def save(store, code, accuracy=0.5, **choices):
+    store.save(mil_spec({}, **choices), code, Result({"accuracy": accuracy, "majority": 0.5}), FACTS)
+
+
+def test_only_runs_of_the_present_code_are_shown(store):
+    now = fingerprint("mil", "mean")
+    save(store, now, fold=0)
+    save(store, "old", fold=0)
+    save(store, "old", fold=1)
+    save(store, now, pooling="max")  # the code of another pooling
+    rows, notes = select(store, "mil")
+    assert [(row.spec.fold, row.fingerprint) for row in rows] == [(0, now)]
+    assert notes == ["3 runs of other versions of the code are left out"]
+
+
+def test_stored_runs_of_one_earlier_version_can_be_shown(store):
+    for fold in range(3):
+        save(store, "old", fold=fold)
+        save(store, "old of max", fold=fold, pooling="max")
+    assert select(store, "mil")[0] == []
+    rows, notes = select(store, "mil", stored=True)
+    assert len(rows) == 6
+    assert notes == []
+
+
+def test_no_table_mixes_versions(store):
+    save(store, "old", fold=0)
+    save(store, fingerprint("mil", "mean"), fold=1)
+    with pytest.raises(MixedCodeError, match="'mean' by 2 versions of the code"):
+        select(store, "mil", stored=True)
+    assert len(select(store, "mil")[0]) == 1
+
+
+def test_runs_are_chosen_by_their_settings(store):
+    save(store, fingerprint("mil", "mean"))
+    store.save(mil_spec({"epochs": 2}), fingerprint("mil", "mean"), Result({"accuracy": 1.0}), FACTS)
+    assert [r.spec.settings for r in select(store, "mil")[0]] == ["{}"]
+    assert [r.spec.settings for r in select(store, "mil", settings='{"epochs":2}')[0]] == ['{"epochs":2}']
+
+
+def test_failed_runs_are_not_shown(store):
+    store.save_failure(mil_spec({}), fingerprint("mil", "mean"), "broken", FACTS)
+    assert select(store, "mil") == ([], [])
+
+
+# ---------------------------------------------------------------------------------------------------------
+# the paper
+
+
+def test_table_1_of_the_paper():
+    for pooling, dataset, mean, std in [
+        ("add", "messidor", 74.33, 2.56),
+        ("add", "IMDB-MULTI", 47.56, 0.56),
+        ("mean", "component", 93.32, 0.99),
+        ("max", "process", 96.71, 0.40),
+        ("deepset", "process", 97.64, 0.18),
+        ("deepset", "PROTEINS", 73.76, 0.47),
+        ("mixed", "component", 93.45, 0.61),
+        ("gated-mixed", "REDDIT-MULTI-5K", 44.78, 4.53),
+        ("set2set", "messidor", 73.58, 3.74),
+        ("attention", "messidor", 74.25, 3.67),
+        ("gated-attention", "function", 96.51, 0.77),
+        ("dynamic", "REDDIT-BINARY", 67.51, 1.82),
+        ("gnp", "process", 96.03, 0.67),
+        ("asap", "NCI1", 68.09, 0.42),
+        ("sagp", "MUTAG", 87.88, 2.22),
+        ("uotp-sinkhorn-paper", "messidor", 75.42, 2.96),
+        ("uotp-sinkhorn-paper", "function", 96.62, 0.48),
+        ("uotp-badmm-e-paper", "IMDB-MULTI", 50.48, 0.14),
+        ("uotp-badmm-q-paper", "messidor", 75.08, 2.06),
+        ("uotp-badmm-q-paper", "REDDIT-BINARY", 87.72, 1.03),
+    ]:
+        assert paper.TABLE_1[pooling, dataset] == (mean, std)
+    assert len(paper.TABLE_1) == 14 * 12 + 2 * 8
+    assert ("asap", "messidor") not in paper.TABLE_1
+    assert len(paper.POOLINGS) == 16
+    assert paper.POOLINGS[0] == "add"
+    assert paper.POOLINGS[-3:] == ("uotp-sinkhorn-paper", "uotp-badmm-e-paper", "uotp-badmm-q-paper")
+
+
+def test_names_of_the_paper_are_ours():
+    from uotpool.experiments.data import CATALOG
+    from uotpool.zoo import ENTRIES
+
+    assert {pooling for pooling, _ in paper.TABLE_1} <= set(ENTRIES)
+    assert {dataset for _, dataset in paper.TABLE_1} <= set(CATALOG)
+
+
+def test_row_of_another_data_set_has_nothing_beside():
+    table = accuracy_table(
+        [row("mean", "musk1", {"accuracy": 0.5, "majority": 0.5}, protocol="paper")], "paper"
+    )
+    assert table.head == [OPTIMISTIC_HEAD, "musk1", "mean rank"]
