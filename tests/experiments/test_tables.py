@@ -13,12 +13,14 @@ from uotpool.experiments import paper
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.spec import Result
 from uotpool.experiments.tables import (
+    FORMATS,
     MixedCodeError,
     Table,
     accuracy_table,
     comparison_table,
     optimism_table,
     select,
+    settings_table,
 )
 
 RUNS = {
@@ -346,3 +348,25 @@ def test_row_of_another_data_set_has_nothing_beside():
         [row("mean", "musk1", {"accuracy": 0.5, "majority": 0.5}, protocol="paper")], "paper"
     )
     assert table.head == [OPTIMISTIC_HEAD, "musk1", "mean rank"]
+
+
+def test_settings_of_a_pooling_side_by_side(store):
+    for settings, accuracy, divergence in (({}, 0.5, 0.0), ({"pool": {"K": 8}, "pool_lr": 10.0}, 0.75, 0.25)):
+        for fold in range(2):
+            spec = mil_spec(settings, pooling="uotp-sinkhorn", fold=fold)
+            metrics = {"accuracy": accuracy, "loss": 1 - accuracy, "majority": 0.5}
+            code = fingerprint("mil", "uotp-sinkhorn")
+            store.save(spec, code, Result(metrics, details={"divergence": divergence}), FACTS)
+    rows, _ = select(store, "mil", settings=None)
+    table = settings_table(rows)
+    assert table.head == ["pooling", "settings", "digits", "divergence", "runs"]
+    assert table.rows == [
+        ["uotp-sinkhorn", "default", "50.00 ± 0.00", "0.000", "2"],
+        ["uotp-sinkhorn", "pool.K=8, pool_lr=10", "75.00 ± 0.00", "0.250", "2"],
+    ]
+    assert table.best == {(1, 2)}
+    assert settings_table(rows, metric="loss").best == {(1, 2)}
+    for form in FORMATS:
+        assert "pool" in table.render(form)
+    with pytest.raises(ValueError, match="got 'paper', with no run"):
+        settings_table(rows, "paper")

@@ -27,6 +27,7 @@ from uotpool.experiments.tables import (
     comparison_table,
     optimism_table,
     select,
+    settings_table,
 )
 
 STORE = Path("out/runs.sqlite")
@@ -68,11 +69,14 @@ def add_parsers(commands: Any) -> None:
     table.add_argument("task", choices=tuple(TASKS))
     table.add_argument(
         "--kind",
-        choices=("results", "optimism", "comparison"),
+        choices=("results", "optimism", "comparison", "settings"),
         default="results",
-        help="results; paper's protocol less the fair one; one pooling against all others",
+        help="results; paper's protocol less the fair one; one pooling against all others; all settings of the "
+        "poolings given by --pooling",
     )
-    table.add_argument("--pooling", default="uotp-sinkhorn", help="of --kind comparison (default: %(default)s)")
+    table.add_argument(
+        "--pooling", default="uotp-sinkhorn", help="of --kind comparison and settings (default: %(default)s)"
+    )
     table.add_argument("--protocol", choices=PROTOCOLS, default="fair", help="default: %(default)s")
     table.add_argument("--metric", choices=METRICS, default="accuracy", help="default: %(default)s")
     table.add_argument("--dataset", type=_names, default=None, help="only these, by commas")
@@ -189,7 +193,8 @@ def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
 def _table(args: argparse.Namespace) -> int:
     if not args.store.exists():
         raise ValueError(f"store: expected a run store, got {args.store}, which does not exist")
-    rows, notes = select(Store(args.store), args.task, stored=args.stored, settings=canonical(dict(args.set)))
+    settings = None if args.kind == "settings" else canonical(dict(args.set))
+    rows, notes = select(Store(args.store), args.task, stored=args.stored, settings=settings)
     if args.dataset:
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:
@@ -199,8 +204,11 @@ def _table(args: argparse.Namespace) -> int:
         table = accuracy_table(rows, args.protocol, args.metric)
     elif args.kind == "optimism":
         table = optimism_table(rows, args.metric)
-    else:
+    elif args.kind == "comparison":
         table = comparison_table(rows, args.pooling, args.protocol, args.metric)
+    else:
+        names = sweep.pooling_names(args.task, args.pooling.split(","))
+        table = settings_table([row for row in rows if row.spec.pooling in names], args.protocol, args.metric)
     table.notes += notes
     sys.stdout.write(table.render(args.format))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -52,10 +53,13 @@ class Table:
 
 
 def select(
-    store: Store, task: str, *, stored: bool = False, settings: str = "{}"
+    store: Store, task: str, *, stored: bool = False, settings: str | None = "{}"
 ) -> tuple[list[Row], list[str]]:
-    """The runs to show, and what must be said of them. Only those of the present code, but for `stored`."""
-    rows = store.rows(task=task, settings=settings)
+    """The runs to show, and what must be said of them. Only those of the present code, but for `stored`.
+
+    Those with these settings, or with any, for None.
+    """
+    rows = store.rows(task=task) if settings is None else store.rows(task=task, settings=settings)
     if stored:
         by_pooling: dict[str, set[str]] = {}
         for row in rows:
@@ -200,6 +204,53 @@ def comparison_table(
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
     return table
+
+
+def settings_table(rows: Sequence[Row], protocol: str = "fair", metric: str = "accuracy") -> Table:
+    """Poolings with different settings, and how far their plans are from uniform (0 is mean pooling)."""
+    chosen = [row for row in rows if row.spec.protocol == protocol]
+    if not chosen:
+        raise ValueError(f"protocol: expected one with runs, got {protocol!r}, with no run")
+    datasets = list(dict.fromkeys(row.spec.dataset for row in chosen))
+    head = ["pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)", "settings"]
+    table = Table(f"{metric} by settings, protocol {protocol}", [*head, *datasets, "divergence", "runs"], [])
+    means: dict[tuple[int, int], float] = {}
+    for pooling, settings in sorted({(row.spec.pooling, row.spec.settings) for row in chosen}, key=_by_pooling):
+        part = [row for row in chosen if (row.spec.pooling, row.spec.settings) == (pooling, settings)]
+        found = samples(part, metric)
+        for column, dataset in enumerate(datasets, 2):
+            if (pooling, dataset) in found:
+                means[len(table.rows), column] = found[pooling, dataset].mean
+        plans = [row.details["divergence"] for row in part if row.details.get("divergence") is not None]
+        divergence = f"{sum(plans) / len(plans):.3f}" if plans else ""
+        cells = [_cell(found.get((pooling, dataset)), metric) for dataset in datasets]
+        table.rows.append([pooling, _short(settings), *cells, divergence, str(len(part))])
+    for column in range(2, 2 + len(datasets)):
+        best = max(sign(metric) * mean for (_, c), mean in means.items() if c == column)
+        table.best |= {(r, c) for (r, c), mean in means.items() if c == column and sign(metric) * mean == best}
+    table.notes.append(
+        "mean ± standard deviation over folds and seeds; divergence of p(n|d) from uniform, in nats"
+    )
+    if protocol == "paper":
+        table.notes.append(OPTIMISTIC)
+    return table
+
+
+def _by_pooling(choice: tuple[str, str]) -> tuple[int, str, int, str]:
+    pooling, settings = choice
+    known = pooling in paper.POOLINGS
+    return (paper.POOLINGS.index(pooling) if known else len(paper.POOLINGS), pooling, len(settings), settings)
+
+
+def _short(settings: str) -> str:
+    """`{"pool":{"K":8}}` as `pool.K=8`."""
+    flat = []
+    for name, value in json.loads(settings).items():
+        inner = (
+            {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        )
+        flat += [f"{key}={item}" for key, item in inner.items()]
+    return ", ".join(flat) or "default"
 
 
 def _terminal(table: Table) -> str:
