@@ -88,6 +88,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(2, f"uotpool {args.command}: error: {error}\n")
     except ModuleNotFoundError as error:
         parser.exit(1, f"uotpool {args.command}: error: {error}\n")
+    except KeyboardInterrupt:  # outside of a sweep, which stops its workers itself
+        parser.exit(130, "stopped\n")
 
 
 def _add_experiments(commands: Any) -> str | None:

@@ -131,9 +131,9 @@ def _serve(pipe: Any, driver: int) -> None:
     while True:
         try:
             spec = pipe.recv()
-        except EOFError:
+            pipe.send(attempt(spec, lambda done, total, spec=spec: pipe.send(Progress(spec, done, total))))
+        except (EOFError, OSError):  # the driver is gone
             return
-        pipe.send(attempt(spec, lambda done, total, spec=spec: pipe.send(Progress(spec, done, total))))
 
 
 def _end_with(driver: int) -> None:

@@ -33,6 +33,9 @@ BYSTANDERS = {
 }
 
 
+DOORS = {"zoo", "zoo.registry"}  # to every pooling; what is behind them and counts is the pooling's own module
+
+
 def fingerprint(task: str, pooling: str) -> str:
     """Of the code that a run of this task with this pooling uses."""
     found = entry(pooling)
@@ -61,7 +64,8 @@ def closure(roots: tuple[str, ...]) -> set[str]:
         if module in found:
             continue
         found.add(module)
-        todo += _imports(module)
+        if module not in DOORS:
+            todo += _imports(module)
     return found
 
 

@@ -17,7 +17,7 @@ from uotpool.experiments.executors import Executor, Failed, Finished, Progress, 
 from uotpool.experiments.fingerprint import TASKS, fingerprint
 from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import FOLDS, PROTOCOLS
-from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.spec import RunSpec, canonical
 from uotpool.experiments.store import Store
 from uotpool.experiments.work import facts
 from uotpool.zoo import entry
@@ -73,14 +73,14 @@ def expand(
     for what, given in (("dataset", datasets), ("protocol", protocols), ("pooling", poolings)):
         if not given:
             raise ValueError(f"{what}: expected at least one, got none")
-    specs = []
-    for seed, data, rule, variant, name, fold in itertools.product(
-        numbers[0], datasets, protocols, variants, poolings, numbers[1]
-    ):
-        clean = module.clean_settings(name, variant)
-        specs.append(
-            RunSpec.make(clean, task=task, dataset=data, pooling=name, protocol=rule, fold=fold, seed=seed)
-        )
+    clean = [
+        {name: canonical(module.clean_settings(name, variant)) for name in poolings} for variant in variants
+    ]
+    combinations = itertools.product(numbers[0], datasets, protocols, clean, poolings, numbers[1])
+    specs = [
+        RunSpec(task, data, name, rule, fold, seed, settings[name])
+        for seed, data, rule, settings, name, fold in combinations
+    ]
     return list(dict.fromkeys(specs))
 
 
@@ -176,8 +176,9 @@ class Outcome:
 def run(todo: Sequence[RunSpec], store: Store, executor: Executor, display: Display) -> Outcome:
     """Do them, and keep each as soon as it is finished. Ctrl-C stops the workers; what is finished is kept."""
     outcome = Outcome()
-    events = executor.run(todo)
     with store.writing(), display:
+        todo = plan(todo, store).todo  # another sweep may have done some since they were planned
+        events = executor.run(todo)
         display.begin(len(todo), executor.workers)
         try:
             for event in events:

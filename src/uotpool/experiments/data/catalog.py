@@ -169,7 +169,7 @@ _ENTRIES = (
     _mil("elephant", (230, 200, 100, 100, 1391, 2, 13),
          "6b73c04154a8bae99916c65e031fd8f231b96715262eb52be2408ca9966d4844",
          csv="ffe36a08fb0b8175ff8a4e7eeac6ccfd3300f84dbc047a6fb3ff7ca1a1caf6c9", odd_label_bags=(98, 99)),
-    Entry("digits", "mil", (), BagStatistics(64, 400, 200, 200, 3804, 5, 15)),
+    Entry("digits", "mil", (), BagStatistics(64, 160, 80, 80, 1627, 5, 15)),
     _tu("MUTAG", (188, 17.93, 19.79, 2),
         "696423925fec156317b3498295e7c57c811a7e2ccdeb9a764cd418fd299ea52e",
         "2b778ec4c9e1296e2d8ce483407cd063bb7b8804d11f21ee2b3350207545ac8f"),
