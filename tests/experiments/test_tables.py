@@ -359,12 +359,20 @@ def test_settings_of_a_pooling_side_by_side(store):
             store.save(spec, code, Result(metrics, details={"divergence": divergence}), FACTS)
     rows, _ = select(store, "mil", settings=None)
     table = settings_table(rows)
-    assert table.head == ["pooling", "settings", "digits", "divergence", "runs"]
+    assert table.head == ["pooling", "settings", "digits", "better, same, worse"]
     assert table.rows == [
-        ["uotp-sinkhorn", "default", "50.00 ± 0.00", "0.000", "2"],
-        ["uotp-sinkhorn", "pool.K=8, pool_lr=10", "75.00 ± 0.00", "0.250", "2"],
+        ["uotp-sinkhorn", "default", "50.00 ± 0.00", ""],
+        ["uotp-sinkhorn", "pool.K=8, pool_lr=10", "75.00 ± 0.00", "0, 1, 0"],
     ]
     assert table.best == {(1, 2)}
+    assert [cells[2] for cells in settings_table(rows, metric="divergence").rows] == [
+        "0.000 ± 0.000",
+        "0.250 ± 0.000",
+    ]
+    # a run more of one of them changes nothing: only common folds and seeds count
+    more = Result({"accuracy": 0.0, "loss": 1.0, "majority": 0.5})
+    store.save(mil_spec({}, pooling="uotp-sinkhorn", fold=4), fingerprint("mil", "uotp-sinkhorn"), more, FACTS)
+    assert settings_table(select(store, "mil", settings=None)[0]).rows == table.rows
     assert settings_table(rows, metric="loss").best == {(1, 2)}
     for form in FORMATS:
         assert "pool" in table.render(form)

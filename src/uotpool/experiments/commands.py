@@ -193,8 +193,10 @@ def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
 def _table(args: argparse.Namespace) -> int:
     if not args.store.exists():
         raise ValueError(f"store: expected a run store, got {args.store}, which does not exist")
+    if args.kind == "settings" and args.set:
+        raise ValueError("--set: expected none with --kind settings, which shows all of them")
     settings = None if args.kind == "settings" else canonical(dict(args.set))
-    rows, notes = select(Store(args.store), args.task, stored=args.stored, settings=settings)
+    rows, notes = select(Store(args.store, readonly=True), args.task, stored=args.stored, settings=settings)
     if args.dataset:
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
@@ -93,6 +93,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
         # Ctrl-C goes to the driver, which stops the workers, also while they load torch. The mask is inherited.
+        resource_tracker.ensure_running()  # would be started with the first worker, and lift the mask
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,13 +43,21 @@ def samples(rows: Iterable[Row], metric: str) -> dict[tuple[str, str], Sample]:
     """By (pooling, data set)."""
     found: dict[tuple[str, str], dict[Case, float]] = defaultdict(dict)
     for row in rows:
-        found[row.spec.pooling, row.spec.dataset][row.spec.seed, row.spec.fold] = row.metrics[metric]
+        value = row.metrics.get(metric, row.details.get(metric))
+        if value is not None:
+            found[row.spec.pooling, row.spec.dataset][row.spec.seed, row.spec.fold] = value
     return {key: Sample(values) for key, values in found.items()}
+
+
+def common(parts: Sequence[Sample]) -> list[Sample]:
+    """The same samples with the runs that all of them have."""
+    cases = set.intersection(*(set(part.values) for part in parts)) if parts else set()
+    return [Sample({case: part.values[case] for case in sorted(cases)}) for part in parts]
 
 
 def sign(metric: str) -> int:
     """1 if more is better, -1 if less is."""
-    return -1 if metric == "loss" else 1
+    return -1 if metric in ("loss", "validation_loss") else 1
 
 
 def ranks(found: Mapping[tuple[str, str], Sample], better: int = 1) -> dict[str, float]:

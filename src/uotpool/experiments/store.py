@@ -58,8 +58,11 @@ class Row:
 class Store:
     """The runs in a file; `with store.writing():` for a sweep."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
         self.path = Path(path)  # ":memory:" for one that is not kept
+        if readonly:
+            self._db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._db = sqlite3.connect(self.path, timeout=30)
@@ -126,7 +129,10 @@ class Store:
         columns = "task, dataset, pooling, protocol, fold, seed, settings, fingerprint, status, attempts, error"
         query = f"SELECT {columns}, seconds, peak_mib, parameters, metrics, details FROM runs WHERE status = ?"
         query += "".join(f" AND {name} = ?" for name in where)
-        found = self._db.execute(f"{query} ORDER BY rowid", [status, *where.values()])
+        try:
+            found = self._db.execute(f"{query} ORDER BY rowid", [status, *where.values()])
+        except sqlite3.DatabaseError as wrong:
+            raise ValueError(f"store: expected a run store of uotpool, got {self.path}: {wrong}") from wrong
         rows = []
         for *choices, code, state, attempts, error, seconds, peak, parameters, metrics, details in found:
             numbers, facts = json.loads(metrics or "{}"), json.loads(details or "{}")

@@ -16,12 +16,14 @@ from rich.text import Text
 from uotpool.experiments import paper
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
-from uotpool.experiments.statistics import Sample, compare, ranks, samples, sign
+from uotpool.experiments.statistics import Sample, common, compare, ranks, samples, sign
 from uotpool.experiments.store import Row, Store
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 OPTIMISTIC = "paper protocol: the epoch is chosen by the test loss, so its numbers are optimistic"
-METRICS = ("accuracy", "balanced_accuracy", "auc", "loss", "majority")
+# The last two are of the hold-out and of the plan of a UOT pooling.
+METRICS = ("accuracy", "balanced_accuracy", "auc", "loss", "validation_loss", "divergence")
+PLAIN = ("loss", "validation_loss", "divergence")  # not in per cent
 
 
 LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
@@ -102,7 +104,7 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
     _mark_best(table, found, poolings, head, sign(metric))
     if metric == "accuracy":
         table.rows.append(_majority_row(rows, protocol, head))
-    unit = "" if metric == "loss" else ", per cent"
+    unit = "" if metric in PLAIN else ", per cent"
     runs = sorted({(len(s), s.seeds) for s in found.values()})
     table.notes.append(f"mean ± standard deviation over folds and seeds{unit}; runs a cell: " + _counts(runs))
     if protocol == "paper":
@@ -113,7 +115,7 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
 def _cell(sample: Sample | None, metric: str) -> str:
     if sample is None:
         return ""
-    unit, digits = (1, 3) if metric == "loss" else (100, 2)
+    unit, digits = (1, 3) if metric in PLAIN else (100, 2)
     return f"{unit * sample.mean:.{digits}f} ± {unit * sample.std:.{digits}f}"
 
 
@@ -151,14 +153,14 @@ def _mark_best(
 
 
 def optimism_table(rows: Sequence[Row], metric: str = "accuracy") -> Table:
-    """What the paper's protocol adds: its mean less that of the fair one, in points."""
+    """The paper's protocol less the fair one, in points, on the folds and seeds that both have."""
     by_protocol = {p: samples([row for row in rows if row.spec.protocol == p], metric) for p in PROTOCOLS}
     gaps = {key: _gap(ours, by_protocol["fair"].get(key)) for key, ours in by_protocol["paper"].items()}
     both = [key for key, gap in gaps.items() if gap is not None]
     if not both:
         raise ValueError("protocol: expected the same runs under both protocols, got no such run")
     datasets = list(dict.fromkeys(d for _, d in both))
-    table = Table(f"optimism of the paper's protocol ({metric}, points)", ["pooling", *datasets], [])
+    table = Table(f"protocol paper less protocol fair ({metric}, points)", ["pooling", *datasets], [])
     for p in _ordered({key: by_protocol["fair"][key] for key in both}):
         found = [gaps.get((p, d)) for d in datasets]
         table.rows.append([p, *("" if gap is None else f"{100 * gap:+.2f}" for gap in found)])
@@ -182,7 +184,7 @@ def comparison_table(
     datasets = [d for (p, d) in found if p == pooling]
     if not datasets:
         raise ValueError(f"pooling: expected one with runs under {protocol!r}, got {pooling!r}, with no run")
-    scale, unit = (1, "") if metric == "loss" else (100, ", points")
+    scale, unit = (1, "") if metric in PLAIN else (100, ", points")
     table = Table(
         f"{pooling} less each other pooling ({metric}{unit}; protocol {protocol})",
         ["against", *datasets, "wins", "ties", "losses"],
@@ -199,7 +201,8 @@ def comparison_table(
             verdicts.append(outcome.verdict if outcome else "")
         table.rows.append([other, *cells, *(str(verdicts.count(v)) for v in ("win", "tie", "loss"))])
     table.notes.append(
-        "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %"
+        "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %, each test by "
+        "itself"
     )
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
@@ -207,39 +210,62 @@ def comparison_table(
 
 
 def settings_table(rows: Sequence[Row], protocol: str = "fair", metric: str = "accuracy") -> Table:
-    """Poolings with different settings, and how far their plans are from uniform (0 is mean pooling)."""
+    """The settings of each pooling, on the folds and seeds that all of them have, against its default."""
     chosen = [row for row in rows if row.spec.protocol == protocol]
     if not chosen:
         raise ValueError(f"protocol: expected one with runs, got {protocol!r}, with no run")
     datasets = list(dict.fromkeys(row.spec.dataset for row in chosen))
-    head = ["pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)", "settings"]
-    table = Table(f"{metric} by settings, protocol {protocol}", [*head, *datasets, "divergence", "runs"], [])
-    means: dict[tuple[int, int], float] = {}
-    for pooling, settings in sorted({(row.spec.pooling, row.spec.settings) for row in chosen}, key=_by_pooling):
-        part = [row for row in chosen if (row.spec.pooling, row.spec.settings) == (pooling, settings)]
-        found = samples(part, metric)
-        for column, dataset in enumerate(datasets, 2):
-            if (pooling, dataset) in found:
-                means[len(table.rows), column] = found[pooling, dataset].mean
-        plans = [row.details["divergence"] for row in part if row.details.get("divergence") is not None]
-        divergence = f"{sum(plans) / len(plans):.3f}" if plans else ""
-        cells = [_cell(found.get((pooling, dataset)), metric) for dataset in datasets]
-        table.rows.append([pooling, _short(settings), *cells, divergence, str(len(part))])
-    for column in range(2, 2 + len(datasets)):
-        best = max(sign(metric) * mean for (_, c), mean in means.items() if c == column)
-        table.best |= {(r, c) for (r, c), mean in means.items() if c == column and sign(metric) * mean == best}
+    first = "pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"
+    table = Table(
+        f"{metric} by settings, protocol {protocol}", [first, "settings", *datasets, "better, same, worse"], []
+    )
+    for pooling in sorted({row.spec.pooling for row in chosen}, key=_by_pooling):
+        _add_settings(table, [row for row in chosen if row.spec.pooling == pooling], datasets, metric)
+    unit = "" if metric in PLAIN else ", per cent"
     table.notes.append(
-        "mean ± standard deviation over folds and seeds; divergence of p(n|d) from uniform, in nats"
+        f"mean ± standard deviation over the folds and seeds that all settings of a pooling have{unit}; last "
+        "column: data sets on which it differs from the pooling's default (corrected paired t-test, 5 %)"
     )
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
     return table
 
 
-def _by_pooling(choice: tuple[str, str]) -> tuple[int, str, int, str]:
-    pooling, settings = choice
+def _add_settings(table: Table, rows: Sequence[Row], datasets: Sequence[str], metric: str) -> None:
+    pooling = rows[0].spec.pooling
+    settings = sorted({row.spec.settings for row in rows}, key=lambda text: (len(text), text))
+    cells: dict[str, dict[str, Sample]] = {text: {} for text in settings}
+    for dataset in datasets:
+        parts = {
+            text: samples([r for r in rows if (r.spec.settings, r.spec.dataset) == (text, dataset)], metric)
+            for text in settings
+        }
+        there = {text: part[pooling, dataset] for text, part in parts.items() if (pooling, dataset) in part}
+        for text, sample in zip(there, common(list(there.values())), strict=True):
+            if len(sample):
+                cells[text][dataset] = sample
+    for text in settings:
+        verdicts = [
+            outcome.verdict
+            for dataset, sample in cells[text].items()
+            if text != "{}"
+            and dataset in cells.get("{}", {})
+            and (outcome := compare(sample, cells["{}"][dataset], better=sign(metric)))
+        ]
+        against = ", ".join(str(verdicts.count(v)) for v in ("win", "tie", "loss")) if verdicts else ""
+        shown = [_cell(cells[text].get(dataset), metric) for dataset in datasets]
+        table.rows.append([pooling, _short(text), *shown, against])
+    for column, dataset in enumerate(datasets, 2):
+        means = {
+            i: sign(metric) * cells[t][dataset].mean for i, t in enumerate(settings) if dataset in cells[t]
+        }
+        start = len(table.rows) - len(settings)
+        table.best |= {(start + i, column) for i, mean in means.items() if mean == max(means.values())}
+
+
+def _by_pooling(pooling: str) -> tuple[int, str]:
     known = pooling in paper.POOLINGS
-    return (paper.POOLINGS.index(pooling) if known else len(paper.POOLINGS), pooling, len(settings), settings)
+    return (paper.POOLINGS.index(pooling) if known else len(paper.POOLINGS), pooling)
 
 
 def _short(settings: str) -> str:
