@@ -201,8 +201,8 @@ def comparison_table(
             verdicts.append(outcome.verdict if outcome else "")
         table.rows.append([other, *cells, *(str(verdicts.count(v)) for v in ("win", "tie", "loss"))])
     table.notes.append(
-        "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %, each test "
-        "by itself"
+        "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %, "
+        "each test by itself"
     )
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
