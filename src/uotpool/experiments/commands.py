@@ -196,11 +196,13 @@ def _table(args: argparse.Namespace) -> int:
     if args.kind == "settings" and args.set:
         raise ValueError("--set: expected none with --kind settings, which shows all of them")
     settings = None if args.kind == "settings" else canonical(dict(args.set))
-    rows, notes = select(Store(args.store, readonly=True), args.task, stored=args.stored, settings=settings)
+    store = Store(args.store, readonly=True)
+    rows, notes = select(store, args.task, stored=args.stored, settings=settings)
     if args.dataset:
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:
-        raise ValueError(f"store: no such run in {args.store}" + "".join(f"; {note}" for note in notes))
+        there = sorted({row.spec.settings for row in store.rows(task=args.task)})
+        raise ValueError("; ".join([f"store: no such run in {args.store}", *notes, f"settings there: {there}"]))
     table: Table
     if args.kind == "results":
         table = accuracy_table(rows, args.protocol, args.metric)

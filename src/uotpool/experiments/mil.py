@@ -89,7 +89,7 @@ def poolings() -> list[str]:
 
 
 def check_dataset(name: str) -> None:
-    """Refuse what is no data set of this task, or is not at hand."""
+    """Refuse what is no data set of this task."""
     found = entry(name)
     if found.task != "mil":
         raise ValueError(f"dataset: expected one for multi-instance learning, got {name!r}")

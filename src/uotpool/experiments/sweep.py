@@ -141,27 +141,35 @@ class Plan:
 
 
 def plan(specs: Sequence[RunSpec], store: Store) -> Plan:
+    todo = _unfinished(specs, store)
+    return Plan(todo, len(set(specs)) - len(todo), _estimate(todo, store) if todo else 0.0)
+
+
+def _unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
     keys = {spec: spec.key(fingerprint(spec.task, spec.pooling)) for spec in specs}
     done = store.finished(keys.values())
-    todo = [spec for spec, key in keys.items() if key not in done]
-    return Plan(todo, len(keys) - len(todo), _estimate(todo, store) if todo else 0.0)
+    return [spec for spec, key in keys.items() if key not in done]
 
 
 def _estimate(todo: Sequence[RunSpec], store: Store) -> float | None:
     """Median seconds of the runs most like each: same pooling, else same data set, else any."""
     seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in store.rows():
-        s = row.spec
-        for like in ((s.task, s.dataset, s.protocol, s.pooling), (s.task, s.dataset, s.protocol), (s.task,)):
+        for like in _likes(row.spec):
             seen[like].append(row.seconds or 0.0)
     total = 0.0
-    for s in todo:
-        likes = ((s.task, s.dataset, s.protocol, s.pooling), (s.task, s.dataset, s.protocol), (s.task,))
-        found = next((seen[like] for like in likes if like in seen), None)
+    for spec in todo:
+        found = next((seen[like] for like in _likes(spec) if like in seen), None)
         if found is None:
             return None
         total += statistics.median(found)
     return total
+
+
+def _likes(spec: RunSpec) -> list[tuple[str, ...]]:
+    """What it has in common with others, the most first."""
+    same = (spec.task, spec.dataset, spec.protocol, spec.pooling)
+    return [same, same[:3], same[:1]]
 
 
 @dataclass
@@ -177,7 +185,7 @@ def run(todo: Sequence[RunSpec], store: Store, executor: Executor, display: Disp
     """Do them, and keep each as soon as it is finished. Ctrl-C stops the workers; what is finished is kept."""
     outcome = Outcome()
     with store.writing(), display:
-        todo = plan(todo, store).todo  # another sweep may have done some since they were planned
+        todo = _unfinished(todo, store)  # another sweep may have done some since they were planned
         events = executor.run(todo)
         display.begin(len(todo), executor.workers)
         try:
