@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.experiments.helpers import alive, children, is_worker, mil_spec, numbers, quiet, toy, wait_until
+from uotpool.experiments import work
 from uotpool.experiments.executors import Failed, Finished, LocalExecutor, Progress, RayExecutor, Started
 from uotpool.experiments.spec import canonical
 from uotpool.experiments.work import execute
@@ -50,13 +53,15 @@ def test_one_worker_gives_the_same_numbers(here):
     assert progress[:4] == [(1, 8), (2, 8), (2, 8), (3, 8)]
     assert (8, 8) in progress
     assert progress[-2:] == [(1, 2), (2, 2)]
-    cost = [event.result for event in events if isinstance(event, Finished)]
-    assert all(result.seconds > 0 for result in cost)
+    cost = [(event.cpu_seconds, event.result.seconds) for event in events if isinstance(event, Finished)]
+    assert all(0 < cpu < wall + 0.1 for cpu, wall in cost)  # one thread
+    assert cost[-1][0] < 0.5  # without the loading of torch
     assert not workers()
 
 
-def test_two_workers_and_all_that_can_happen_to_a_run(here):
+def test_two_workers_and_all_that_can_happen_to_a_run(here, monkeypatch):
     """Numbers as in this process; a run that raises, a worker that dies: the others finish."""
+    monkeypatch.setattr(work, "facts", lambda: pytest.fail("facts are those of the worker"))
     specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("succeed", 2)]
     events = list(LocalExecutor(2).run(specs))
     found = results(events)
@@ -64,6 +69,9 @@ def test_two_workers_and_all_that_can_happen_to_a_run(here):
     assert {toy("succeed", 1), toy("succeed", 2)} <= set(found)
     failed = {event.spec: event.error for event in events if isinstance(event, Failed)}
     assert set(failed) == {toy("exit"), toy("raise")}
+    facts = {event.spec: event.facts for event in events if isinstance(event, Finished | Failed)}
+    assert facts.pop(toy("exit")) == {}  # nobody is left to say
+    assert all("torch" in json.loads(found["versions"]) for found in facts.values())
     assert failed[toy("exit")] == "the worker process died with exit code 7"
     assert failed[toy("raise")].startswith("Traceback (most recent call last)")
     assert failed[toy("raise")].strip().endswith("ArithmeticError: the toy is broken")
@@ -79,6 +87,26 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_message():
     assert [event.spec for event in failed] == [toy("cut")]
     assert failed[0].error == f"the worker process died with exit code {-signal.SIGKILL}"
     assert toy("succeed") in results(events)
+
+
+def test_a_run_that_hangs_is_stopped_and_the_others_go_on():
+    executor = LocalExecutor(1, timeout=600)
+    events, seen, hung = executor.run([toy("sleep"), toy("succeed")]), [], []
+    for event in events:
+        seen.append(event)
+        if event.spec == toy("sleep") and isinstance(event, Progress):  # it is loaded, and sleeps
+            hung = workers()
+            executor._timeout = 0.1
+        elif isinstance(event, Failed):
+            executor._timeout = 600
+    (failed,) = [event for event in seen if isinstance(event, Failed)]
+    assert failed == Failed(toy("sleep"), "no result after 0.1 seconds")
+    assert len(hung) == 1
+    assert not alive(hung[0])
+    assert toy("succeed") in results(seen)
+    assert not workers()
+    with pytest.raises(ValueError, match="timeout: expected a number of seconds > 0, got 0"):
+        LocalExecutor(1, timeout=0)
 
 
 def test_closing_stops_the_workers():
@@ -119,18 +147,47 @@ def test_ray_gives_the_same_numbers(here, monkeypatch, tmp_path):
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(work, "facts", lambda: pytest.fail("facts are those of the worker"))
     try:
-        executor = RayExecutor("local", 1)
-        assert executor.workers == 1
+        executor = RayExecutor("local", 2)
+        assert executor.workers == 2
         events = list(executor.run([*SPECS, MISSING]))
+        # Of a cluster that is there, no more than asked for, and it is left as it is.
+        limited = RayExecutor("local", 1)
+        one_by_one = list(limited.run([toy("succeed", 1), toy("succeed", 2)]))
+        late = RayExecutor("local", 1, timeout=1)
+        stopped = list(late.run([toy("sleep")]))
+        late.close()
+        assert ray.is_initialized()
+        executor.close()
+        assert not ray.is_initialized()
     finally:
         ray.shutdown()
+    assert limited.workers == 1
+    assert [type(event) for event in one_by_one] == [Started, Finished] * 2
+    assert stopped == [Started(toy("sleep")), Failed(toy("sleep"), "no result after 1 seconds")]
+    finished = [event for event in events if isinstance(event, Finished)]
+    assert all("torch" in json.loads(event.facts["versions"]) and event.cpu_seconds > 0 for event in finished)
     assert [results(events)[spec] for spec in SPECS] == here
     (failed,) = [event for event in events if isinstance(event, Failed)]
     assert failed.spec == MISSING
     assert failed.error.startswith("Traceback")
     assert str(tmp_path) in failed.error  # UOTPOOL_DATA of the driver, which the workers know
     assert [event.spec for event in events if isinstance(event, Started)] == [*SPECS, MISSING]
+
+
+def test_a_ray_address_where_nobody_is(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "2")  # which it would set itself
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(
+        ConnectionError, match=f"--ray: expected a cluster, but nobody answers at 127.0.0.1:{port}"
+    ):
+        RayExecutor(f"127.0.0.1:{port}")
+    for address in ("nonsense", "here:", ":6379", "here:x", "here:99999"):
+        with pytest.raises(ValueError, match=f"--ray: expected local, auto or HOST:PORT, got '{address}'"):
+            RayExecutor(address)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

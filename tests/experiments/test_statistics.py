@@ -11,7 +11,7 @@ from scipy import stats
 
 from tests.experiments.helpers import row
 from uotpool.experiments.metrics import binary_metrics
-from uotpool.experiments.statistics import Comparison, Sample, compare, ranks, samples
+from uotpool.experiments.statistics import Comparison, Ranks, Sample, compare, holm, ranks, samples
 
 # ---------------------------------------------------------------------------------------------------------
 # metrics
@@ -78,12 +78,19 @@ def test_ranks_share_ties_and_take_common_data_sets():
         ("a", "z"): sample(0.0),  # not all have z
         ("b", "z"): sample(1.0),
     }
-    assert ranks(found) == {"a": (1 + 3) / 2, "b": (2.5 + 2) / 2, "c": (2.5 + 1) / 2}
+    assert ranks(found) == Ranks({"a": (1 + 3) / 2, "b": (2.5 + 2) / 2, "c": (2.5 + 1) / 2}, ["x", "y"])
 
 
 def test_ranks_without_a_common_data_set():
-    assert ranks({("a", "x"): sample(0.9), ("b", "y"): sample(0.8)}) == {}
-    assert ranks({}) == {}
+    assert ranks({("a", "x"): sample(0.9), ("b", "y"): sample(0.8)}) == Ranks({}, [])
+    assert ranks({}) == Ranks({}, [])
+
+
+def test_holm_by_hand():
+    """Each p by the number of tests not yet decided, never less than one before it."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from tests.experiments.helpers import FACTS, mil_spec
 from uotpool.experiments.spec import Result, RunSpec, canonical
-from uotpool.experiments.store import Store, StoreBusyError
+from uotpool.experiments.store import SCHEMA, Store, StoreBusyError, StoreWriteError
 
 SPEC = mil_spec({"epochs": 3, "pool": {"K": 2}})
 RESULT = Result(
@@ -31,13 +31,13 @@ def column(store, name):
 
 
 def test_what_is_saved_comes_back(store):
-    store.save(SPEC, "code", RESULT, FACTS)
+    store.save(SPEC, "code", RESULT, FACTS, 1.25)
     (found,) = Store(store.path).rows()
     assert found.spec == SPEC
     assert found.spec.options == {"epochs": 3, "pool": {"K": 2}}
     assert (found.fingerprint, found.status, found.attempts, found.error) == ("code", "done", 1, None)
     assert (found.metrics, found.details) == (RESULT.metrics, RESULT.details)  # to the last bit
-    assert (found.parameters, found.seconds, found.peak_mib) == (1234, 1.5, 321.25)
+    assert (found.parameters, found.seconds, found.cpu_seconds, found.peak_mib) == (1234, 1.5, 1.25, 321.25)
     assert store.epochs(SPEC.key("code")) == RESULT.epochs
     assert store.epochs("unknown") == []
     assert column(store, "versions || machine || commit_id") == ["{}hereabc"]
@@ -73,9 +73,10 @@ def test_a_failed_run_is_kept_counted_and_then_done(store):
     (found,) = store.rows("failed")
     assert (found.error, found.attempts, found.metrics, found.details) == ("Traceback: first", 1, {}, {})
     assert store.finished([SPEC.key("code")]) == set()
-    store.save_failure(SPEC, "code", "Traceback: second", FACTS)
+    store.save_failure(SPEC, "code", "Traceback: second", {})
     (found,) = store.rows("failed")
     assert (found.error, found.attempts) == ("Traceback: second", 2)
+    assert column(store, "versions") == column(store, "machine") == [None]  # not those of the first
     store.save(SPEC, "code", RESULT, FACTS)
     assert store.rows("failed") == []
     (found,) = store.rows()
@@ -153,6 +154,112 @@ def test_another_database_and_a_folder(tmp_path):
         with pytest.raises(ValueError, match="store: expected a run store of uotpool"):
             Store(path)
     other.close()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# files of other versions
+
+OLD = "key, task, dataset, pooling, protocol, fold, seed, settings, fingerprint, status, seconds"
+
+
+def old_writer(path):
+    """The connection of a process with the code before `cpu_seconds`."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.executescript(SCHEMA)
+    return db
+
+
+def write_as_before(db, fold):
+    spec = mil_spec(fold=fold)
+    values = [spec.key("code"), *spec.as_dict().values(), "code", "done", 2.5]
+    db.execute(f"INSERT INTO runs ({OLD}) VALUES ({', '.join('?' * len(values))})", values)
+
+
+def version(path):
+    (found,) = sqlite3.connect(path).execute("PRAGMA user_version").fetchone()
+    return found
+
+
+def columns(path):
+    return [name for _, name, *_ in sqlite3.connect(path).execute("PRAGMA table_info(runs)")]
+
+
+def test_an_old_file_is_read_as_it_is(tmp_path):
+    path = tmp_path / "old.sqlite"
+    db = old_writer(path)
+    write_as_before(db, 0)
+    reader = Store(path, readonly=True)
+    assert [(row.seconds, row.cpu_seconds) for row in reader.rows()] == [(2.5, None)]
+    assert version(path) == 0
+    assert "cpu_seconds" not in columns(path)
+    reader.close()
+    db.close()
+
+
+def test_an_old_file_gets_the_new_column_while_its_writer_goes_on(tmp_path):
+    path = tmp_path / "old.sqlite"
+    db = old_writer(path)
+    write_as_before(db, 0)
+    before = db.execute("SELECT * FROM runs").fetchall()
+    reader = Store(path, readonly=True)
+    new = Store(path)
+    assert version(path) == 1
+    assert [(*row, None) for row in before] == db.execute("SELECT * FROM runs").fetchall()
+    write_as_before(db, 1)
+    new.save(mil_spec(fold=2), "code", RESULT, FACTS, 1.25)
+    assert [row.cpu_seconds for row in new.rows()] == [None, None, 1.25]
+    assert [row.seconds for row in reader.rows()] == [2.5, 2.5, 1.5]  # open since before
+    db.executescript(SCHEMA)  # the old code opens it again
+    assert columns(Store(path).path) == [*columns(path)[:-1], "cpu_seconds"]
+    for opened in (new, reader, db):
+        opened.close()
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_file_of_a_newer_version_is_refused(store, readonly):
+    store._db.execute("PRAGMA user_version = 99")
+    with pytest.raises(ValueError, match=rf"{store.path} of version 99, written by a newer uotpool"):
+        Store(store.path, readonly=readonly)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# a file that cannot be written
+
+
+@pytest.mark.parametrize(
+    ("trouble", "remedy", "message"),
+    [
+        ("PRAGMA query_only = ON", "PRAGMA query_only = OFF", "attempt to write a readonly database"),
+        ("PRAGMA max_page_count = 1", "PRAGMA max_page_count = 100000", "database or disk is full"),
+    ],
+)
+def test_what_to_do_is_said_and_what_is_there_is_kept(store, trouble, remedy, message):
+    store.save(SPEC, "code", RESULT, FACTS)
+    large = replace(RESULT, details={"text": "x" * 100_000})
+    store._db.execute(trouble)  # the same errors as of a file system
+    for save in (
+        lambda: store.save(mil_spec(fold=1), "code", large, FACTS),
+        lambda: store.save_failure(mil_spec(fold=1), "code", "x" * 100_000, FACTS),
+    ):
+        with pytest.raises(
+            StoreWriteError, match=rf"cannot write to {store.path}: {message}.*the same command"
+        ):
+            save()
+    assert [row.spec for row in store.rows()] == [SPEC]
+    store._db.execute(remedy)
+    store.save(mil_spec(fold=1), "code", large, FACTS)
+    assert len(store.rows()) == 2
+
+
+def test_a_file_that_another_program_holds(store):
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store._db.execute("PRAGMA busy_timeout = 10")  # milliseconds
+    with pytest.raises(StoreWriteError, match=rf"{store.path}: database is locked"):
+        store.save(SPEC, "code", RESULT, FACTS)
+    other.close()
+    store.save(SPEC, "code", RESULT, FACTS)
 
 
 def test_the_folder_of_a_store_is_made(tmp_path):

@@ -15,6 +15,7 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,12 @@ from rich.console import Console
 
 from tests.experiments.helpers import FACTS, alive, children, is_worker, mil_spec, quiet, toy, wait_until
 from uotpool.cli import main
-from uotpool.experiments import mil, sweep, work
+from uotpool.experiments import commands, mil, progress, sweep, work
 from uotpool.experiments.executors import Failed, Finished, Started
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.progress import Display
 from uotpool.experiments.spec import Result
-from uotpool.experiments.store import Store
+from uotpool.experiments.store import Store, StoreWriteError
 
 FILE = """
 [[runs]]
@@ -163,7 +164,7 @@ def check_complete(file: Path, path: Path) -> None:
     assert len(rows) == RUNS
     assert {row.attempts for row in rows} == {1}
     assert store.rows("failed") == []
-    assert all(row.seconds and row.peak_mib and row.parameters for row in rows)
+    assert all(row.seconds and row.cpu_seconds and row.peak_mib and row.parameters for row in rows)
     again = mil.run(rows[-1].spec, quiet)
     assert again.metrics == rows[-1].metrics
     assert again.details == rows[-1].details
@@ -187,7 +188,10 @@ class Scripted:
             for event in self.events:
                 if isinstance(event, BaseException):
                     raise event
-                yield event
+                if callable(event):
+                    event()
+                else:
+                    yield event
         finally:
             self.closed = True
 
@@ -241,6 +245,49 @@ def test_ctrl_c_keeps_what_is_finished(store):
         pass
 
 
+def test_the_store_has_the_facts_of_where_it_ran(store):
+    one, other, third = (mil_spec(fold=fold) for fold in range(3))
+    code = fingerprint("mil", "mean")
+    there = FACTS | {"machine": "there"}
+    events = [Finished(one, Result({"accuracy": 1.0}), code, there, 3.5), Failed(other, "broken", there)]
+    sweep_with(store, *map(Started, (one, other, third)), *events, Failed(third, "it died"))
+    found = store._db.execute("SELECT fold, machine, cpu_seconds FROM runs ORDER BY fold").fetchall()
+    assert found == [(0, "there", 3.5), (1, "there", None), (2, None, None)]
+
+
+def test_a_store_that_cannot_be_written_ends_the_sweep(store):
+    one, other = mil_spec(fold=0), mil_spec(fold=1)
+    good = Result({"accuracy": 1.0})
+    executor = Scripted(
+        *(Started(one), Started(other), finished(one, good)),
+        lambda: store._db.execute("PRAGMA query_only = ON"),
+        *(finished(other, good), KeyboardInterrupt()),
+    )
+    with pytest.raises(StoreWriteError, match=f"cannot write to {store.path}"):
+        sweep.run([one, other], store, executor, display())
+    assert executor.closed
+    assert [row.spec for row in store.rows()] == [one]
+    with store.writing():  # free again
+        pass
+
+
+def test_a_store_that_cannot_be_written_ends_the_command(tmp_path, capsys, monkeypatch):
+    def opened(path):
+        found = Store(path)
+        found._db.execute("PRAGMA query_only = ON")
+        return found
+
+    monkeypatch.setattr(commands, "Store", opened)
+    path = tmp_path / "runs.sqlite"
+    argv = ["run", "mil", "--pooling", "mean", "--folds", "2", "--set", "epochs=1", "--store", path]
+    code, out, err = call(capsys, *argv, "--workers", "1")
+    assert (code, out) == (1, "")
+    assert f"store: cannot write to {path}: attempt to write a readonly database" in err
+    assert "the same command goes on from here" in err
+    assert "Traceback" not in err
+    assert not any(map(is_worker, children(os.getpid())))
+
+
 def test_a_result_that_cannot_be_stored_is_a_failure_and_the_sweep_goes_on(store):
     one, other = mil_spec(fold=0), mil_spec(fold=1)
     bad = Result({"accuracy": float("nan")})
@@ -281,6 +328,8 @@ def test_the_estimate_takes_the_runs_most_like_each(store):
     assert sweep.plan([mil_spec(fold=4), mil_spec(fold=3)], store).core_seconds == 4.0  # median 2, twice
     assert sweep.plan([mil_spec(pooling="max", fold=4)], store).core_seconds == 100.0
     assert sweep.plan([mil_spec(pooling="add")], store).core_seconds == 16.0  # of all on digits, fair
+    store.save(mil_spec(pooling="gem"), code, Result({}, seconds=100.0), FACTS, 60.0)
+    assert sweep.plan([mil_spec(pooling="gem", fold=4)], store).core_seconds == 60.0  # of CPU, where known
 
 
 def test_progress_where_there_is_no_terminal():
@@ -295,9 +344,36 @@ def test_progress_where_there_is_no_terminal():
         shown.failed(
             mil_spec({"pool": {"init": {"alpha0": [1, 2]}}}), "Traceback\n  ...\nValueError: [/bad] markup\n"
         )
-    assert "1 of 2 runs" in text.getvalue()
-    assert "failed: mil/digits mean" in text.getvalue()
-    assert "ValueError: [/bad] markup" in text.getvalue()
+    failed, last = text.getvalue().splitlines()
+    assert failed.startswith("failed: mil/digits mean")
+    assert failed.endswith("ValueError: [/bad] markup")
+    assert last == "2 of 2 runs, 1 failed"
+
+
+def test_progress_in_a_log_is_a_line_a_minute(monkeypatch):
+    """And is not drowned by failures."""
+    text, now = io.StringIO(), 1000.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with Display(Console(file=text, width=40)) as shown:
+        shown.begin(600, 1)
+        for i in range(600):
+            spec = mil_spec(fold=i)
+            shown.started(spec)
+            for epoch in range(10):
+                now += 1
+                shown.progress(spec, epoch, 10)
+            if i < 500:
+                shown.finished(spec)
+            else:
+                shown.failed(spec, "broken")
+    lines = text.getvalue().splitlines()
+    said = [line for line in lines if "runs, " in line]
+    assert len(said) == 100 + 1
+    assert said[0] == "5 of 600 runs, 0 failed, 1:59:00 left"
+    assert said[-1] == "600 of 600 runs, 100 failed"
+    others = [line for line in lines if line not in said]
+    assert len(others) == progress.MOST + 1
+    assert "only counted" in others[-1]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -395,7 +471,8 @@ def test_run_stores_its_runs(filled):
     assert {row.spec.settings for row in rows} == {'{"epochs":2}'}
     spec = mil_spec()
     assert len(opened.epochs(spec.key(fingerprint("mil", "mean")))) == 4
-    (versions,) = {row[-3] for row in stored(filled).values()}
+    assert all(row.cpu_seconds for row in rows if row.spec.protocol == "fair")
+    ((versions,),) = opened._db.execute("SELECT DISTINCT versions FROM runs").fetchall()
     assert "torch" in json.loads(versions)
     opened.close()
 
@@ -470,6 +547,23 @@ def test_datasets(capsys, monkeypatch, tmp_path):
     assert "MUTAG" in lines
 
 
+def test_workers_and_timeout_reach_those_who_run(tmp_path, capsys, monkeypatch):
+    given = []
+
+    def executor(*arguments):
+        given.append(arguments)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(commands, "LocalExecutor", executor)
+    monkeypatch.setattr(commands, "RayExecutor", executor)
+    argv = ["run", "mil", "--pooling", "mean", "--folds", "1", "--store", tmp_path / "runs.sqlite"]
+    call(capsys, *argv)
+    call(capsys, *argv, "--workers", "3", "--timeout", "60")
+    call(capsys, *argv, "--ray", "there:1")  # all of the cluster, however many this machine has
+    call(capsys, *argv, "--ray", "there:1", "--workers", "3", "--timeout", "60")
+    assert given == [(os.cpu_count(), None), (3, 60), ("there:1", None, None), ("there:1", 3, 60)]
+
+
 def test_dry_run_only_prints(tmp_path, capsys):
     file = write(tmp_path / "sweep.toml", FILE)
     code, out, err = call(capsys, "sweep", file, "--dry-run", "--store", tmp_path / "new" / "runs.sqlite")
@@ -510,6 +604,7 @@ def test_runs_that_fail_are_said_and_kept(tmp_path, capsys, monkeypatch):
         (["run", "mil", "--seeds", "x"], "--seeds"),
         (["run", "mil", "--folds", "7"], "fold"),
         (["run", "mil", "--workers", "0"], "expected a number >= 1"),
+        (["run", "mil", "--timeout", "0"], "expected a number >= 1"),
         (["run", "mil", "--set", "epochs"], "expected NAME=VALUE"),
         (["run", "mil", "--set", "epoch=3"], "settings: expected names among"),
         (["run", "mil", "--set", "epochs=three"], "epochs"),
@@ -525,7 +620,7 @@ def test_runs_that_fail_are_said_and_kept(tmp_path, capsys, monkeypatch):
 )
 def test_wrong_arguments(tmp_path, capsys, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("uotpool.experiments.commands.LocalExecutor", lambda workers: pytest.fail("it started"))
+    monkeypatch.setattr("uotpool.experiments.commands.LocalExecutor", lambda *given: pytest.fail("it started"))
     code, out, err = call(capsys, *argv)
     assert code == 2
     assert message in err

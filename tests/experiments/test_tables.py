@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 
 import pytest
 
 from tests.experiments.helpers import FACTS, mil_spec, row, table_of_runs
-from uotpool.experiments import paper
+from uotpool.experiments import export, paper
 from uotpool.experiments.fingerprint import fingerprint
-from uotpool.experiments.spec import Result
+from uotpool.experiments.render import FORMATS, Table
+from uotpool.experiments.spec import Result, canonical
 from uotpool.experiments.tables import (
-    FORMATS,
     MixedCodeError,
-    Table,
     accuracy_table,
     comparison_table,
+    cost_table,
     optimism_table,
     select,
-    settings_table,
 )
+from uotpool.experiments.variants import settings_table
 
 RUNS = {
     ("mean", "component", "paper"): [0.90, 0.92, 0.94, 0.93, 0.91],
@@ -265,7 +266,7 @@ def test_only_runs_of_the_present_code_are_shown(store):
     save(store, "old", fold=0)
     save(store, "old", fold=1)
     save(store, now, pooling="max")  # the code of another pooling
-    rows, notes = select(store, "mil")
+    rows, notes = select(store.rows(), "mil")
     assert [(row.spec.fold, row.fingerprint) for row in rows] == [(0, now)]
     assert notes == ["3 runs of other versions of the code are left out"]
 
@@ -274,30 +275,32 @@ def test_stored_runs_of_one_earlier_version_can_be_shown(store):
     for fold in range(3):
         save(store, "old", fold=fold)
         save(store, "old of max", fold=fold, pooling="max")
-    assert select(store, "mil")[0] == []
-    rows, notes = select(store, "mil", stored=True)
+    assert select(store.rows(), "mil")[0] == []
+    rows, notes = select(store.rows(), "mil", stored=True)
     assert len(rows) == 6
-    assert notes == []
+    assert "perhaps not the same one for all" in notes[0]
 
 
 def test_no_table_mixes_versions(store):
     save(store, "old", fold=0)
     save(store, fingerprint("mil", "mean"), fold=1)
     with pytest.raises(MixedCodeError, match="'mean' by 2 versions of the code"):
-        select(store, "mil", stored=True)
-    assert len(select(store, "mil")[0]) == 1
+        select(store.rows(), "mil", stored=True)
+    assert len(select(store.rows(), "mil")[0]) == 1
 
 
 def test_runs_are_chosen_by_their_settings(store):
     save(store, fingerprint("mil", "mean"))
     store.save(mil_spec({"epochs": 2}), fingerprint("mil", "mean"), Result({"accuracy": 1.0}), FACTS)
-    assert [r.spec.settings for r in select(store, "mil")[0]] == ["{}"]
-    assert [r.spec.settings for r in select(store, "mil", settings='{"epochs":2}')[0]] == ['{"epochs":2}']
+    assert [r.spec.settings for r in select(store.rows(), "mil")[0]] == ["{}"]
+    assert [r.spec.settings for r in select(store.rows(), "mil", settings='{"epochs":2}')[0]] == [
+        '{"epochs":2}'
+    ]
 
 
 def test_failed_runs_are_not_shown(store):
     store.save_failure(mil_spec({}), fingerprint("mil", "mean"), "broken", FACTS)
-    assert select(store, "mil") == ([], [])
+    assert select(store.rows(), "mil") == ([], [])
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -357,7 +360,7 @@ def test_settings_of_a_pooling_side_by_side(store):
             metrics = {"accuracy": accuracy, "loss": 1 - accuracy, "majority": 0.5}
             code = fingerprint("mil", "uotp-sinkhorn")
             store.save(spec, code, Result(metrics, details={"divergence": divergence}), FACTS)
-    rows, _ = select(store, "mil", settings=None)
+    rows, _ = select(store.rows(), "mil", settings=None)
     table = settings_table(rows)
     assert table.head == ["pooling", "settings", "digits", "better, same, worse"]
     assert table.rows == [
@@ -372,9 +375,160 @@ def test_settings_of_a_pooling_side_by_side(store):
     # a run more of one of them changes nothing: only common folds and seeds count
     more = Result({"accuracy": 0.0, "loss": 1.0, "majority": 0.5})
     store.save(mil_spec({}, pooling="uotp-sinkhorn", fold=4), fingerprint("mil", "uotp-sinkhorn"), more, FACTS)
-    assert settings_table(select(store, "mil", settings=None)[0]).rows == table.rows
+    assert settings_table(select(store.rows(), "mil", settings=None)[0]).rows == table.rows
     assert settings_table(rows, metric="loss").best == {(1, 2)}
     for form in FORMATS:
         assert "pool" in table.render(form)
-    with pytest.raises(ValueError, match="got 'paper', with no run"):
+    with pytest.raises(ValueError, match="under 'paper', got no such run"):
         settings_table(rows, "paper")
+
+
+def variant(settings, accuracies, pooling="uotp-sinkhorn"):
+    """A run of each accuracy, in the folds of seed 0, 1, ..."""
+    found = table_of_runs({(pooling, "musk2", "fair"): accuracies})
+    return [
+        dataclasses.replace(r, spec=dataclasses.replace(r.spec, settings=canonical(settings))) for r in found
+    ]
+
+
+def test_settings_that_vary_and_settings_that_are_fixed():
+    rows = [
+        *variant({}, [0.5] * 5),
+        *variant({"pool": {"K": 8}}, [0.6] * 5),
+        *variant({"pool_lr": 10.0}, [0.7] * 2),
+        *variant({"lr": 0.1}, [0.8] * 5),
+        *variant({"lr": 0.1, "pool": {"K": 8}}, [0.9] * 5),
+        *variant({"lr": 0.1, "pool": {"K": 8, "p0": "learned"}}, [0.9] * 5),
+        *variant({}, [0.4] * 10, "mean"),
+    ]
+
+    def first_columns(**choices):
+        return [line[:3] for line in settings_table(rows, **choices).rows]
+
+    assert first_columns(vary=["pool.K"]) == [
+        ["mean", "default", "40.00 ± 0.00"],
+        ["uotp-sinkhorn", "default", "50.00 ± 0.00"],
+        ["uotp-sinkhorn", "pool.K=8", "60.00 ± 0.00"],
+    ]
+    table = settings_table(rows, vary=["pool.K"])
+    assert "runs a cell: 5 on musk2" in table.notes[0]  # and not the 10 of mean
+    assert "runs a cell: 2 on musk2" in settings_table(rows, vary=["pool_lr"]).notes[0]
+    assert first_columns(vary=["pool.K"], fixed={"lr": 0.1}) == [
+        ["uotp-sinkhorn", "default", "80.00 ± 0.00"],
+        ["uotp-sinkhorn", "pool.K=8", "90.00 ± 0.00"],
+    ]
+    assert first_columns(fixed={"pool": {"K": 8}, "lr": 0.1})[1][1] == "pool.p0=learned"
+    assert "all runs with lr=0.1" in settings_table(rows, fixed={"lr": 0.1}).notes
+
+
+def test_settings_without_a_common_run_are_empty():
+    rows = [*variant({}, [0.5] * 5), *variant({"pool_lr": 2.0}, [0.6] * 5)[3:]]
+    for r in rows[5:]:
+        object.__setattr__(r.spec, "seed", 7)
+    assert [line[2] for line in settings_table(rows).rows] == ["", ""]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# unequal runs, many tests, what diverged, what it costs
+
+
+def test_a_cell_of_fewer_runs_says_so(rows):
+    kept = [r for r in rows if (r.spec.pooling, r.spec.dataset, r.spec.fold) != ("max", "component", 4)]
+    table = accuracy_table(kept, "fair")
+    found = cells(table)
+    assert found["max", "component"].endswith(" (n = 4)")
+    assert "n =" not in found["mean", "component"]
+    assert "on the runs that all poolings have, over component, musk1" in table.notes[1]
+
+
+def test_ranks_are_of_common_runs():
+    """b is ahead on the fold that both have; its mean over all folds is not."""
+    rows = table_of_runs({("a", "x", "fair"): [0.5], ("b", "x", "fair"): [0.6, 0.1, 0.1]})
+    found = cells(accuracy_table(rows, "fair"))
+    assert (found["a", "mean rank"], found["b", "mean rank"]) == ("2.0", "1.0")
+
+
+def test_what_is_left_with_all_tests_together(rows):
+    table = comparison_table(rows, "uotp-sinkhorn")
+    assert table.notes[1].startswith("of 4 tests some 0 come out at 5 % by chance")
+    assert "wins" in table.notes[1]
+    assert "losses" in table.notes[1]
+    strong = table_of_runs(
+        {
+            ("a", "x", "fair"): [0.9, 0.91, 0.92, 0.9, 0.91] * 5,
+            ("b", "x", "fair"): [0.5, 0.52, 0.51, 0.5, 0.5] * 5,
+        }
+    )
+    assert "1 wins (b on x), 0 losses" in comparison_table(strong, "a").notes[1]
+    assert "0 wins, 1 losses (a on x)" in comparison_table(strong, "b").notes[1]
+
+
+def test_what_diverged_is_said(rows):
+    assert not any("finite" in note for note in accuracy_table(rows, "fair").notes)
+    wrong = [
+        dataclasses.replace(r, details={"diverged": 2, "epoch": 0 if r.spec.fold == 1 else 5})
+        if r.spec.pooling == "max" and r.spec.fold < 2
+        else r
+        for r in rows
+    ]
+    notes = accuracy_table(wrong, "fair").notes
+    assert "a loss was not finite: max in 5 of 11 runs (2 of them without a finite epoch)" in notes
+
+
+def test_cost():
+    base = table_of_runs({("mean", "x", "fair"): [0.5] * 3, ("max", "x", "fair"): [0.5] * 3})
+    seconds = {"mean": 2.0, "max": 3.0}
+    rows = [dataclasses.replace(r, seconds=seconds[r.spec.pooling] + r.spec.fold, parameters=7) for r in base]
+    table = cost_table(rows)
+    assert table.rows == [["mean", "3.0 (1.00 x)", "7"], ["max", "4.0 (1.33 x)", "7"]]
+    with pytest.raises(ValueError, match="'paper', with no run"):
+        cost_table(rows, "paper")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# runs as CSV
+
+
+def test_exported_runs_are_read_back(rows, tmp_path):
+    details = {
+        "divergence": 0.125,
+        "configuration": {"lr": 0.0005},
+        "weights": {"alpha0": [1.0, 2.0]},
+        "validation_loss": None,
+        "split": {"train": "abc"},
+    }
+    full = [dataclasses.replace(rows[0], details=details, cpu_seconds=0.5), *rows[1:]]
+    path = tmp_path / "runs.csv"
+    with path.open("w") as file:
+        export.write(full, file)
+    found = export.read(path)
+    assert [r.spec for r in found] == [r.spec for r in full]
+    assert [r.metrics for r in found] == [pytest.approx(r.metrics, rel=1e-6) for r in full]
+    assert found[0].details == {name: details[name] for name in ("divergence", "configuration", "weights")}
+    assert (found[0].cpu_seconds, found[1].cpu_seconds) == (0.5, None)
+    assert found[0].fingerprint == "code"
+    assert found[1].details == {}
+    for kind in (accuracy_table, comparison_table):
+        choice = "fair" if kind is accuracy_table else "uotp-sinkhorn"
+        assert kind(found, choice) == kind(full, choice)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda text: text.replace("fingerprint", "finger", 1),
+            r"expected runs with the columns \['fingerprint'\]",
+        ),
+        (lambda text: text + "mil,x\n", "line 50: not a run: expected .* values, got another number"),
+        (lambda text: text.replace("fair,0,0", "fair,first,0", 1), "line 17: not a run: invalid literal"),
+        (lambda text: "", "expected runs with the columns"),
+    ],
+)
+def test_another_csv_is_refused(rows, tmp_path, change, message):
+    path = tmp_path / "runs.csv"
+    text = io.StringIO()
+    export.write(rows, text)
+    path.write_text(change(text.getvalue()))
+    with pytest.raises(ValueError, match=message):
+        export.read(path)

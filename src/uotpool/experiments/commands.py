@@ -12,23 +12,23 @@ from typing import Any
 
 from rich.console import Console
 
-from uotpool.experiments import data, sweep
+from uotpool.experiments import data, export, sweep
 from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import PROTOCOLS
+from uotpool.experiments.render import FORMATS, Table
 from uotpool.experiments.spec import RunSpec, canonical
-from uotpool.experiments.store import Store
+from uotpool.experiments.store import Row, Store, StoreWriteError
 from uotpool.experiments.tables import (
-    FORMATS,
     METRICS,
-    Table,
     accuracy_table,
     comparison_table,
+    cost_table,
     optimism_table,
     select,
-    settings_table,
 )
+from uotpool.experiments.variants import settings_table
 
 STORE = Path("out/runs.sqlite")
 INTERRUPTED = 130
@@ -69,13 +69,24 @@ def add_parsers(commands: Any) -> None:
     table.add_argument("task", choices=tuple(TASKS))
     table.add_argument(
         "--kind",
-        choices=("results", "optimism", "comparison", "settings"),
+        choices=("results", "optimism", "comparison", "settings", "cost"),
         default="results",
-        help="results; paper's protocol less the fair one; one pooling against all others; all settings of the "
-        "poolings given by --pooling",
+        help="results; paper's protocol less the fair one; one pooling against all others; the settings of the "
+        "poolings; seconds and parameters",
     )
     table.add_argument(
-        "--pooling", default="uotp-sinkhorn", help="of --kind comparison and settings (default: %(default)s)"
+        "--pooling",
+        type=_names,
+        default=None,
+        help="only these, by commas; of --kind comparison, the first against the others (default: all, and "
+        "uotp-sinkhorn against them)",
+    )
+    table.add_argument(
+        "--vary",
+        type=_names,
+        default=None,
+        metavar="NAME",
+        help="of --kind settings: runs that differ from the default in these alone, such as pool.K",
     )
     table.add_argument("--protocol", choices=PROTOCOLS, default="fair", help="default: %(default)s")
     table.add_argument("--metric", choices=METRICS, default="accuracy", help="default: %(default)s")
@@ -89,21 +100,48 @@ def add_parsers(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="runs with these settings",
     )
-    table.add_argument(
-        "--stored", action="store_true", help="runs of earlier code too, if not of several versions"
-    )
-    table.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
+    _add_source(table)
     table.set_defaults(command_function=_table)
+
+    runs = commands.add_parser("export", help="the runs in the store as CSV, a line each")
+    runs.add_argument("task", choices=tuple(TASKS))
+    runs.add_argument("--dataset", type=_names, default=None, help="only these, by commas")
+    _add_source(runs)
+    runs.set_defaults(command_function=_export)
 
     datasets = commands.add_parser("datasets", help="known data sets, which are here, their statistics")
     datasets.set_defaults(command_function=_datasets)
 
 
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stored", action="store_true", help="runs of earlier code too, if not of several versions"
+    )
+    parser.add_argument(
+        "--store", type=Path, default=STORE, help="or a CSV file made by uotpool export (default: %(default)s)"
+    )
+
+
 def _add_execution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--workers", type=_positive, default=os.cpu_count() or 1, help="processes (default: %(default)s)"
+        "--workers",
+        type=_positive,
+        default=None,
+        help="processes; with --ray, runs at a time at most (default: as many as CPUs, here or in the cluster)",
     )
-    parser.add_argument("--ray", metavar="ADDRESS", default=None, help="run on a Ray cluster; local starts one")
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default=None,
+        help="run on a Ray cluster: HOST:PORT, or auto for the one of this machine; local starts one",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_positive,
+        default=None,
+        metavar="SECONDS",
+        help="a run without a result after this time is stopped and counts as failed (default: none)",
+    )
     parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
 
 
@@ -169,8 +207,18 @@ def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = Fal
         sweep.task_module(task).prepare(dataset)
     outcome = sweep.Outcome()
     if plan.todo:
-        executor: Executor = RayExecutor(args.ray, args.workers) if args.ray else LocalExecutor(args.workers)
-        outcome = sweep.run(plan.todo, store, executor, Display(console))
+        executor: Executor
+        if args.ray:
+            executor = RayExecutor(args.ray, args.workers, args.timeout)
+        else:
+            executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
+        try:
+            outcome = sweep.run(plan.todo, store, executor, Display(console))
+        except StoreWriteError as error:
+            console.print(str(error), style="bold red", markup=False, highlight=False, soft_wrap=True)
+            return 1
+        finally:
+            executor.close()
     _show_results(specs, store)
     if outcome.failed:
         console.print(f"{outcome.failed} runs failed; the same command tries them again", style="bold red")
@@ -183,39 +231,62 @@ def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = Fal
 def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
     wanted = set(specs)
     for task, settings in dict.fromkeys((spec.task, spec.settings) for spec in specs):
-        rows = [row for row in select(store, task, settings=settings)[0] if row.spec in wanted]
+        rows = [row for row in select(store.rows(), task, settings=settings)[0] if row.spec in wanted]
         for protocol in dict.fromkeys(row.spec.protocol for row in rows):
             if settings != "{}":
                 print(f"settings {settings}")
             print(accuracy_table(rows, protocol).render("terminal"))
 
 
-def _table(args: argparse.Namespace) -> int:
+def _source(args: argparse.Namespace, settings: str | None) -> tuple[list[Row], list[str]]:
+    """The runs of the store, or of a CSV file, which may be of earlier code: it was kept for its numbers."""
     if not args.store.exists():
         raise ValueError(f"store: expected a run store, got {args.store}, which does not exist")
-    if args.kind == "settings" and args.set:
-        raise ValueError("--set: expected none with --kind settings, which shows all of them")
-    settings = None if args.kind == "settings" else canonical(dict(args.set))
-    store = Store(args.store, readonly=True)
-    rows, notes = select(store, args.task, stored=args.stored, settings=settings)
+    is_csv = args.store.suffix == ".csv"
+    found = export.read(args.store) if is_csv else Store(args.store, readonly=True).rows()
+    rows, notes = select(found, args.task, stored=args.stored or is_csv, settings=settings)
     if args.dataset:
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:
-        there = sorted({row.spec.settings for row in store.rows(task=args.task)})
+        there = sorted({row.spec.settings for row in found if row.spec.task == args.task})
         raise ValueError("; ".join([f"store: no such run in {args.store}", *notes, f"settings there: {there}"]))
+    return rows, notes
+
+
+def _export(args: argparse.Namespace) -> int:
+    rows, _ = _source(args, None)
+    export.write(rows, sys.stdout)
+    return 0
+
+
+def _table(args: argparse.Namespace) -> int:
+    if args.vary and args.kind != "settings":
+        raise ValueError("--vary: expected --kind settings, got another kind")
+    rows, notes = _source(args, None if args.kind == "settings" else canonical(dict(args.set)))
+    names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
+    if names and args.kind != "comparison":
+        rows = [row for row in rows if row.spec.pooling in names]
     table: Table
     if args.kind == "results":
         table = accuracy_table(rows, args.protocol, args.metric)
     elif args.kind == "optimism":
         table = optimism_table(rows, args.metric)
     elif args.kind == "comparison":
-        table = comparison_table(rows, args.pooling, args.protocol, args.metric)
+        table = _comparison(rows, names or ["uotp-sinkhorn"], args)
+    elif args.kind == "cost":
+        table = cost_table(rows, args.protocol)
     else:
-        names = sweep.pooling_names(args.task, args.pooling.split(","))
-        table = settings_table([row for row in rows if row.spec.pooling in names], args.protocol, args.metric)
+        table = settings_table(rows, args.protocol, args.metric, fixed=dict(args.set), vary=args.vary)
     table.notes += notes
     sys.stdout.write(table.render(args.format))
     return 0
+
+
+def _comparison(rows: Sequence[Row], names: Sequence[str], args: argparse.Namespace) -> Table:
+    """The first against the others that are named, or against all."""
+    if len(names) > 1:
+        rows = [row for row in rows if row.spec.pooling in names]
+    return comparison_table(rows, names[0], args.protocol, args.metric)
 
 
 def _datasets(args: argparse.Namespace) -> int:

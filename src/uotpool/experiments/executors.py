@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -36,12 +37,15 @@ class Finished:
     spec: RunSpec
     result: Result
     code: str  # fingerprint, where it ran
+    facts: dict[str, str] = field(default_factory=dict)  # `work.facts`, where it ran
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Failed:
     spec: RunSpec
     error: str
+    facts: dict[str, str] = field(default_factory=dict)  # none if its process is gone
 
 
 Event = Started | Progress | Finished | Failed
@@ -54,24 +58,29 @@ class Executor(Protocol):
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[Event]: ...
 
+    def close(self) -> None: ...
+
 
 class LocalExecutor:
     """Processes of this machine, one run at a time each.
 
-    A worker that dies takes its run with it and is replaced. Workers end with the driver, however that ends.
+    A worker that dies takes its run with it and is replaced, and so is one whose run has no result after
+    `timeout` seconds. Workers end with the driver, however that ends.
     """
 
-    def __init__(self, workers: int) -> None:
-        if workers < 1:
-            raise ValueError(f"workers: expected a number >= 1, got {workers}")
-        self.workers = workers
+    def __init__(self, workers: int, timeout: float | None = None) -> None:
+        _check(workers, timeout)
+        self.workers, self._timeout = workers, timeout
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[Event]:
         waiting = list(reversed(specs))
         crew = [_Worker() for _ in range(min(self.workers, len(specs)))]
         try:
             while waiting or any(worker.spec for worker in crew):
-                crew = [worker if worker.process.is_alive() or worker.spec else _Worker() for worker in crew]
+                for i, worker in enumerate(crew):
+                    if waiting and worker.spec is None and not worker.process.is_alive():
+                        worker.stop()
+                        crew[i] = _Worker()
                 for worker in crew:
                     if worker.spec is None and waiting:
                         spec = waiting.pop()
@@ -82,9 +91,25 @@ class LocalExecutor:
                 for worker in busy:
                     if worker.pipe in ready or worker.process.sentinel in ready:
                         yield worker.receive()
+                    if worker.spec is not None and _late(worker.since, self._timeout):
+                        yield worker.give_up(f"no result after {self._timeout} seconds")
         finally:
             for worker in crew:
                 worker.stop()
+
+    def close(self) -> None:
+        """Nothing: the workers end with `run`."""
+
+
+def _check(workers: int | None, timeout: float | None) -> None:
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers: expected a number >= 1, got {workers}")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout: expected a number of seconds > 0, got {timeout}")
+
+
+def _late(since: float, timeout: float | None) -> bool:
+    return timeout is not None and time.monotonic() - since > timeout
 
 
 class _Worker:
@@ -101,24 +126,29 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.spec: RunSpec | None = None
+        self.since = 0.0
 
     def start(self, spec: RunSpec) -> None:
-        self.spec = spec
+        self.spec, self.since = spec, time.monotonic()
         with suppress(OSError):  # it died just now: `receive` will say so
             self.pipe.send(spec)
 
     def receive(self) -> Event:
-        spec = self.spec
-        assert spec is not None
         try:
             event: Event = self.pipe.recv()
         except (EOFError, OSError, pickle.UnpicklingError):  # in the middle of a message, perhaps
-            self.process.kill()
-            self.process.join()
-            event = Failed(spec, f"the worker process died with exit code {self.process.exitcode}")
+            return self.give_up()
         if not isinstance(event, Progress):
             self.spec = None
         return event
+
+    def give_up(self, error: str | None = None) -> Failed:
+        """The run, and the worker with it."""
+        spec, self.spec = self.spec, None
+        assert spec is not None
+        self.process.kill()
+        self.process.join()
+        return Failed(spec, error or f"the worker process died with exit code {self.process.exitcode}")
 
     def stop(self) -> None:
         self.process.kill()
@@ -145,60 +175,103 @@ def _end_with(driver: int) -> None:
 
 def attempt(spec: RunSpec, report: Any) -> Finished | Failed:
     """Run it, or say why not."""
-    from uotpool.experiments.work import execute  # noqa: PLC0415 - torch is loaded in the worker
-
+    here: dict[str, str] = {}
     try:
+        from uotpool.experiments.work import execute, facts, load  # noqa: PLC0415 - torch, in the worker
+
         code = fingerprint(spec.task, spec.pooling)  # before the task's code is loaded
-        return Finished(spec, execute(spec, report), code)
+        here = facts()
+        load(spec.task)  # its imports are no cost of the run
+        start = time.process_time()
+        result = execute(spec, report)
+        return Finished(spec, result, code, here, time.process_time() - start)
     except Exception:
-        return Failed(spec, traceback.format_exc())
+        return Failed(spec, traceback.format_exc(), here)
 
 
 class RayExecutor:
-    """A Ray cluster (extra `ray`): `address` of one, or "local" to start one here. No progress within runs."""
+    """A Ray cluster (extra `ray`): `address` of one, or "local" to start one here. No progress within runs.
 
-    def __init__(self, address: str, workers: int | None = None) -> None:
+    No more than `workers` runs at a time, nor than the cluster has CPUs. A run without a result after `timeout`
+    seconds is cancelled; they count from when Ray has it.
+    """
+
+    def __init__(self, address: str, workers: int | None = None, timeout: float | None = None) -> None:
+        _check(workers, timeout)
+        if address != "local":
+            os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # read on import; 20 take a quarter hour
         try:
             import ray  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("--ray needs Ray: install the extra `ray`", name=error.name) from error
-        self._ray = ray
-        if not ray.is_initialized():
-            where: dict[str, Any] = {"address": address}
-            if address == "local":
-                where["num_cpus"] = workers
-            # Workers find data and settings where the driver does.
-            env = {k: v for k, v in os.environ.items() if k.startswith("UOTPOOL_")} | {"OMP_NUM_THREADS": "1"}
-            ray.init(
-                **where,
-                include_dashboard=False,
-                log_to_driver=False,
-                runtime_env={"env_vars": env},
-                configure_logging=False,
-            )
-        self.workers = int(ray.cluster_resources().get("CPU", 1))
+        self._ray, self._timeout = ray, timeout
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            _connect(ray, address, workers)
+        cpus = int(ray.cluster_resources().get("CPU", 1))
+        self.workers = min(workers or cpus, cpus)
         self._attempt = ray.remote(num_cpus=1, max_retries=0)(_attempt_quietly)
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[Event]:
         waiting = list(reversed(specs))
-        running: dict[Any, RunSpec] = {}
+        running: dict[Any, tuple[RunSpec, float]] = {}
         try:
             while waiting or running:
-                while waiting and len(running) < 2 * self.workers:  # one in reserve, so that none waits for us
+                while waiting and len(running) < self.workers:  # none in Ray's queue: its time would count
                     spec = waiting.pop()
-                    running[self._attempt.remote(spec)] = spec
+                    running[self._attempt.remote(spec)] = spec, time.monotonic()
                     yield Started(spec)
                 ready, _ = self._ray.wait(list(running), num_returns=1, timeout=1.0)
                 for reference in ready:
-                    spec = running.pop(reference)
+                    spec, _ = running.pop(reference)
                     try:
                         event: Event = self._ray.get(reference)
                     except self._ray.exceptions.RayError as error:
                         event = Failed(spec, str(error))
                     yield event
+                for reference in [r for r, (_, since) in running.items() if _late(since, self._timeout)]:
+                    spec, _ = running.pop(reference)
+                    self._ray.cancel(reference, force=True)
+                    yield Failed(spec, f"no result after {self._timeout} seconds")
         finally:
             for reference in running:
                 self._ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        if self._ours:
+            self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str, workers: int | None) -> None:
+    where: dict[str, Any] = {"address": address}
+    if address == "local":
+        where["num_cpus"] = workers
+    elif address != "auto":
+        _knock(address)
+    # Workers find data and settings where the driver does.
+    env = {k: v for k, v in os.environ.items() if k.startswith("UOTPOOL_")} | {"OMP_NUM_THREADS": "1"}
+    try:
+        ray.init(
+            **where,
+            include_dashboard=False,
+            log_to_driver=False,
+            runtime_env={"env_vars": env},
+            configure_logging=False,
+        )
+    except Exception as error:  # of many kinds
+        raise ConnectionError(f"--ray: cannot use {address}: {error}") from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself takes minutes to say that nobody is there."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"--ray: expected local, auto or HOST:PORT, got {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConnectionError(f"--ray: expected a cluster, but nobody answers at {address}: {error}") from error
 
 
 def _attempt_quietly(spec: RunSpec) -> Finished | Failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
@@ -17,9 +19,12 @@ from rich.progress import (
 
 from uotpool.experiments.spec import RunSpec
 
+EVERY = 60.0  # seconds from line to line, where there is no terminal
+MOST = 20  # failures that are shown
+
 
 class Display:
-    """Bars on stderr; on what is not a terminal, a line now and then."""
+    """Bars on stderr; on what is not a terminal, a line a minute at most, and one at the end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -33,10 +38,12 @@ class Display:
             console=self._console,
             transient=True,
             speed_estimate_period=600,
+            disable=not self._console.is_terminal,
         )
         self._all: TaskID | None = None
         self._running: dict[RunSpec, TaskID] = {}
-        self._done = self._total = 0
+        self._done = self._failed = self._total = 0
+        self._began = self._said = time.monotonic()
 
     def __enter__(self) -> Display:
         self._bars.start()
@@ -49,6 +56,7 @@ class Display:
 
     def begin(self, total: int, workers: int) -> None:
         self._total = total
+        self._began = self._said = time.monotonic()
         self._all = self._bars.add_task(f"runs ({workers} workers)", total=total)
 
     def started(self, spec: RunSpec) -> None:
@@ -56,17 +64,36 @@ class Display:
 
     def progress(self, spec: RunSpec, done: int, total: int) -> None:
         self._bars.update(self._running[spec], completed=done, total=total)
+        self._say()
 
     def finished(self, spec: RunSpec) -> None:
         self._end(spec)
-        step = max(1, self._total // 20)
-        if not self._console.is_terminal and (self._done % step == 0 or self._done == self._total):
-            self._console.print(f"{self._done} of {self._total} runs", highlight=False)
+        self._say()
 
     def failed(self, spec: RunSpec, error: str) -> None:
         self._end(spec)
+        self._failed += 1
         last = error.strip().splitlines()[-1] if error.strip() else "no message"
-        self._bars.console.print(f"failed: {spec}: {last}", markup=False, highlight=False)
+        if self._failed <= MOST:
+            self._print(f"failed: {spec}: {last}")
+        if self._failed == MOST:
+            self._print("more that fail are only counted; the store has their errors")
+        self._say()
+
+    def _say(self) -> None:
+        """How far it is, if nothing else shows it and it is time."""
+        now = time.monotonic()
+        if self._console.is_terminal or (now - self._said < EVERY and self._done < self._total):
+            return
+        self._said = now
+        left = ""
+        if 0 < self._done < self._total:
+            seconds = (now - self._began) / self._done * (self._total - self._done)
+            left = f", {timedelta(seconds=round(seconds))} left"
+        self._print(f"{self._done} of {self._total} runs, {self._failed} failed{left}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _end(self, spec: RunSpec) -> None:
         self._done += 1

@@ -60,15 +60,36 @@ def sign(metric: str) -> int:
     return -1 if metric in ("loss", "validation_loss") else 1
 
 
-def ranks(found: Mapping[tuple[str, str], Sample], better: int = 1) -> dict[str, float]:
-    """Mean rank of each pooling (1 is best, ties share) over the data sets that all of them have runs on."""
+@dataclass(frozen=True)
+class Ranks:
+    """Mean rank of each pooling (1 is best, ties share) over the data sets where it can be told."""
+
+    mean: dict[str, float]
+    datasets: list[str]
+
+
+def ranks(found: Mapping[tuple[str, str], Sample], better: int = 1) -> Ranks:
+    """Over the data sets that all poolings have runs on, and there on the runs that all of them have."""
     poolings = list(dict.fromkeys(pooling for pooling, _ in found))
-    datasets = [d for d in dict.fromkeys(d for _, d in found) if all((p, d) in found for p in poolings)]
-    if not datasets:
-        return {}
-    table = np.array([[found[p, d].mean for p in poolings] for d in datasets])
-    mean_rank = stats.rankdata(-better * table, axis=1).mean(0)
-    return dict(zip(poolings, map(float, mean_rank), strict=True))
+    means: dict[str, list[float]] = {}
+    for d in dict.fromkeys(d for _, d in found):
+        if all((p, d) in found for p in poolings):
+            parts = common([found[p, d] for p in poolings])
+            if len(parts[0]):
+                means[d] = [part.mean for part in parts]
+    if not means:
+        return Ranks({}, [])
+    mean_rank = stats.rankdata(-better * np.array(list(means.values())).round(12), axis=1).mean(0)
+    return Ranks(dict(zip(poolings, map(float, mean_rank), strict=True)), list(means))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted by Holm (1979): below 5 % where it holds with all tests taken together."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(order))
+    steps = np.asarray(p_values, dtype=float)[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.maximum.accumulate(steps).clip(max=1.0)
+    return [float(p) for p in adjusted]
 
 
 @dataclass(frozen=True)

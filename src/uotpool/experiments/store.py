@@ -33,10 +33,23 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE INDEX IF NOT EXISTS by_choice ON runs (task, dataset, protocol, pooling);
 """
+# What was added since, step by step; `user_version` of the file says how many of them it has. Earlier versions
+# of uotpool must be able to go on writing: only columns that may be empty.
+STEPS = ("ALTER TABLE runs ADD COLUMN cpu_seconds REAL",)
+FACTS = ("versions", "machine", "commit_id")
+# Not what is in the file is wrong, but the disk, or who may write.
+CANNOT = {
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY),
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM),
+}
 
 
 class StoreBusyError(OSError):
     """Another sweep is writing to this store."""
+
+
+class StoreWriteError(OSError):
+    """The file cannot be written: a full disk, say."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,7 @@ class Row:
     parameters: int | None
     metrics: dict[str, float]
     details: dict[str, Any]
+    cpu_seconds: float | None = None
 
 
 class Store:
@@ -60,17 +74,48 @@ class Store:
 
     def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
         self.path = Path(path)  # ":memory:" for one that is not kept
-        if readonly:
-            self._db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not readonly:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._db = sqlite3.connect(self.path, timeout=30)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")  # a finished run survives a crash of the machine too
-            self._db.executescript(SCHEMA)
+            if readonly:
+                self._db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)
+            else:
+                self._db = sqlite3.connect(self.path, timeout=30)
+            self._steps = self._version()
+            if not readonly:
+                self._prepare()
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in CANNOT:
+                raise self._cannot_write(error) from error
             raise ValueError(f"store: expected a run store of uotpool, got {self.path}: {error}") from error
+
+    def _version(self) -> int:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(STEPS):
+            raise ValueError(
+                f"store: expected one of version {len(STEPS)} at most, got {self.path} of version {version}, "
+                "written by a newer uotpool: use that one, or another --store"
+            )
+        return version
+
+    def _prepare(self) -> None:
+        """Make the tables, and what an older file lacks."""
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")  # a finished run survives a crash of the machine too
+        self._db.executescript(SCHEMA)
+        if self._steps < len(STEPS):
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                for step in STEPS[self._version() :]:  # asked again: another process may have done it just now
+                    self._db.execute(step)
+                self._db.execute(f"PRAGMA user_version = {len(STEPS)}")
+            self._steps = len(STEPS)
+
+    def _cannot_write(self, error: sqlite3.Error) -> StoreWriteError:
+        return StoreWriteError(
+            f"store: cannot write to {self.path}: {error}. The runs in it are kept. Make room on the disk, or "
+            "allow writing, or end the program that holds the file; then the same command goes on from here"
+        )
 
     def close(self) -> None:
         self._db.close()
@@ -91,12 +136,20 @@ class Store:
         done = {key for (key,) in self._db.execute("SELECT key FROM runs WHERE status = 'done'")}
         return done.intersection(keys)
 
-    def save(self, spec: RunSpec, fingerprint: str, result: Result, facts: dict[str, str]) -> None:
+    def save(
+        self,
+        spec: RunSpec,
+        fingerprint: str,
+        result: Result,
+        facts: dict[str, str],
+        cpu_seconds: float | None = None,
+    ) -> None:
         """Keep a finished run."""
         outcome = {
             "status": "done",
             "error": None,
             "seconds": result.seconds,
+            "cpu_seconds": cpu_seconds,
             "peak_mib": result.peak_mib,
             "parameters": result.parameters,
             "metrics": canonical(result.metrics),
@@ -110,16 +163,20 @@ class Store:
         self._write(spec, fingerprint, {"status": "failed", "error": error} | facts)
 
     def _write(self, spec: RunSpec, fingerprint: str, outcome: dict[str, Any]) -> None:
-        values = spec.as_dict() | {"key": spec.key(fingerprint), "fingerprint": fingerprint} | outcome
+        values = spec.as_dict() | {"key": spec.key(fingerprint), "fingerprint": fingerprint}
+        values |= dict.fromkeys(FACTS) | outcome  # those of an earlier attempt are not of this one
         names = list(values)
         update = ", ".join(f"{name} = excluded.{name}" for name in names if name != "key")
-        with self._db:
-            self._db.execute(
-                f"INSERT INTO runs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
-                f"ON CONFLICT (key) DO UPDATE SET {update}, attempts = attempts + 1, "
-                "finished = strftime('%Y-%m-%dT%H:%M:%SZ', 'now') WHERE status = 'failed'",
-                list(values.values()),
-            )
+        query = (
+            f"INSERT INTO runs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+            f"ON CONFLICT (key) DO UPDATE SET {update}, attempts = attempts + 1, "
+            "finished = strftime('%Y-%m-%dT%H:%M:%SZ', 'now') WHERE status = 'failed'"
+        )
+        try:
+            with self._db:
+                self._db.execute(query, list(values.values()))
+        except sqlite3.Error as error:
+            raise self._cannot_write(error) from error
 
     def rows(self, status: str = "done", **where: str) -> list[Row]:
         """The runs with this status and these columns, for example `task="mil", dataset="musk1"`."""
@@ -127,18 +184,20 @@ class Store:
         if not set(where) <= set(known):
             raise ValueError(f"where: expected columns among {known}, got {sorted(where)}")
         columns = "task, dataset, pooling, protocol, fold, seed, settings, fingerprint, status, attempts, error"
-        query = f"SELECT {columns}, seconds, peak_mib, parameters, metrics, details FROM runs WHERE status = ?"
+        costs = "seconds, cpu_seconds, peak_mib, parameters"
+        if not self._steps:  # an old file, opened for reading
+            costs = costs.replace("cpu_seconds", "NULL")
+        query = f"SELECT {columns}, {costs}, metrics, details FROM runs WHERE status = ?"
         query += "".join(f" AND {name} = ?" for name in where)
         try:
             found = self._db.execute(f"{query} ORDER BY rowid", [status, *where.values()])
         except sqlite3.DatabaseError as wrong:
             raise ValueError(f"store: expected a run store of uotpool, got {self.path}: {wrong}") from wrong
         rows = []
-        for *choices, code, state, attempts, error, seconds, peak, parameters, metrics, details in found:
+        for *choices, code, state, attempts, error, wall, cpu, peak, parameters, metrics, details in found:
             numbers, facts = json.loads(metrics or "{}"), json.loads(details or "{}")
-            rows.append(
-                Row(RunSpec(*choices), code, state, attempts, error, seconds, peak, parameters, numbers, facts)
-            )
+            spec, cost = RunSpec(*choices), (wall, peak, parameters)
+            rows.append(Row(spec, code, state, attempts, error, *cost, numbers, facts, cpu))
         return rows
 
     def epochs(self, key: str) -> list[dict[str, float]]:

@@ -19,7 +19,6 @@ from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import FOLDS, PROTOCOLS
 from uotpool.experiments.spec import RunSpec, canonical
 from uotpool.experiments.store import Store
-from uotpool.experiments.work import facts
 from uotpool.zoo import entry
 
 UOTP = ("uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
@@ -152,11 +151,11 @@ def _unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
 
 
 def _estimate(todo: Sequence[RunSpec], store: Store) -> float | None:
-    """Median seconds of the runs most like each: same pooling, else same data set, else any."""
+    """Median seconds, of CPU where known, of the runs most like each: same pooling, else data set, else any."""
     seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in store.rows():
         for like in _likes(row.spec):
-            seen[like].append(row.seconds or 0.0)
+            seen[like].append(row.cpu_seconds or row.seconds or 0.0)
     total = 0.0
     for spec in todo:
         found = next((seen[like] for like in _likes(spec) if like in seen), None)
@@ -182,7 +181,10 @@ class Outcome:
 
 
 def run(todo: Sequence[RunSpec], store: Store, executor: Executor, display: Display) -> Outcome:
-    """Do them, and keep each as soon as it is finished. Ctrl-C stops the workers; what is finished is kept."""
+    """Do them, and keep each as soon as it is finished.
+
+    Ctrl-C stops the workers, and so does a store that cannot be written; what is finished is kept.
+    """
     outcome = Outcome()
     with store.writing(), display:
         todo = _unfinished(todo, store)  # another sweep may have done some since they were planned
@@ -202,7 +204,7 @@ def run(todo: Sequence[RunSpec], store: Store, executor: Executor, display: Disp
                         outcome.finished += 1
                         display.finished(spec)
                     else:
-                        store.save_failure(spec, code, error, facts())
+                        store.save_failure(spec, code, error, event.facts)
                         outcome.failed += 1
                         display.failed(spec, error)
         except KeyboardInterrupt:
@@ -217,7 +219,7 @@ def _save(event: Finished, code: str, store: Store) -> str | None:
     if event.code != code:
         return "the code of this run changed after the sweep had started; start it again"
     try:
-        store.save(event.spec, code, event.result, facts())
+        store.save(event.spec, code, event.result, event.facts, event.cpu_seconds)
     except (TypeError, ValueError) as error:  # NaN, say: not JSON
         return f"a result that cannot be stored: {error}"
     return None

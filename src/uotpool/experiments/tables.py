@@ -1,67 +1,36 @@
-"""Tables from the run store: terminal, Markdown, LaTeX, CSV."""
+"""Tables of stored runs."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from uotpool.experiments import paper
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
-from uotpool.experiments.statistics import Sample, common, compare, ranks, samples, sign
-from uotpool.experiments.store import Row, Store
+from uotpool.experiments.render import Table
+from uotpool.experiments.statistics import Comparison, Sample, compare, holm, ranks, samples, sign
+from uotpool.experiments.store import Row
 
-FORMATS = ("terminal", "markdown", "latex", "csv")
 OPTIMISTIC = "paper protocol: the epoch is chosen by the test loss, so its numbers are optimistic"
 # The last two are of the hold-out and of the plan of a UOT pooling.
 METRICS = ("accuracy", "balanced_accuracy", "auc", "loss", "validation_loss", "divergence")
 PLAIN = ("loss", "validation_loss", "divergence")  # not in per cent
 
 
-LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
-    "\\": "\\textbackslash{}",
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "±": "$\\pm$",
-}
-
-
 class MixedCodeError(ValueError):
     """Runs of several versions of the code would stand in one table."""
 
 
-@dataclass
-class Table:
-    """Cells as text; `best` marks cells to be set in bold."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    notes: list[str] = field(default_factory=list)
-    best: set[tuple[int, int]] = field(default_factory=set)
-
-    def render(self, form: str) -> str:
-        if form not in FORMATS:
-            raise ValueError(f"format: expected one of {FORMATS}, got {form!r}")
-        return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](self)
-
-
 def select(
-    store: Store, task: str, *, stored: bool = False, settings: str | None = "{}"
+    found: Iterable[Row], task: str, *, stored: bool = False, settings: str | None = "{}"
 ) -> tuple[list[Row], list[str]]:
     """The runs to show, and what must be said of them. Only those of the present code, but for `stored`.
 
     Those with these settings, or with any, for None.
     """
-    rows = store.rows(task=task) if settings is None else store.rows(task=task, settings=settings)
+    rows = [row for row in found if row.spec.task == task and settings in (None, row.spec.settings)]
     if stored:
         by_pooling: dict[str, set[str]] = {}
         for row in rows:
@@ -70,7 +39,7 @@ def select(
             if len(codes) > 1:
                 what = f"the store has runs of {name!r} by {len(codes)} versions of the code"
                 raise MixedCodeError(f"{what}; run the sweep again, or show only those of the present code")
-        return rows, []
+        return rows, ["stored runs: one version of the code for each pooling, perhaps not the same one for all"]
     now = [row for row in rows if row.fingerprint == fingerprint(task, row.spec.pooling)]
     left = len(rows) - len(now)
     return now, [f"{left} runs of other versions of the code are left out"] if left else []
@@ -83,7 +52,8 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
         raise ValueError(f"protocol: expected one with runs, got {protocol!r}, with no run")
     poolings = _ordered(found)
     datasets = list(dict.fromkeys(d for _, d in found))
-    mean_rank = ranks(found, sign(metric))
+    ranked = ranks(found, sign(metric))
+    most = {d: max(len(s) for (_, name), s in found.items() if name == d) for d in datasets}
     beside = metric == "accuracy" and protocol == "paper"
     head = ["pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"]
     for name in datasets:
@@ -99,24 +69,44 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
                 number = paper.TABLE_1.get((p, dataset))
                 cells.append(f"{number.mean:.2f} ± {number.std:.2f}" if number else "")
             else:
-                cells.append(_cell(found.get((p, dataset)), metric))
-        table.rows.append([*cells, f"{mean_rank[p]:.1f}" if p in mean_rank else ""])
+                cells.append(cell(found.get((p, dataset)), metric, most[dataset]))
+        table.rows.append([*cells, f"{ranked.mean[p]:.1f}" if p in ranked.mean else ""])
     _mark_best(table, found, poolings, head, sign(metric))
     if metric == "accuracy":
         table.rows.append(_majority_row(rows, protocol, head))
     unit = "" if metric in PLAIN else ", per cent"
     runs = sorted({(len(s), s.seeds) for s in found.values()})
     table.notes.append(f"mean ± standard deviation over folds and seeds{unit}; runs a cell: " + _counts(runs))
+    if ranked.datasets:
+        where = ", ".join(ranked.datasets)
+        table.notes.append(f"mean rank: on the runs that all poolings have, over {where}")
+    table.notes += _diverged([row for row in rows if row.spec.protocol == protocol])
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
     return table
 
 
-def _cell(sample: Sample | None, metric: str) -> str:
+def cell(sample: Sample | None, metric: str, most: int = 0) -> str:
+    """With the number of runs where it is less than `most`."""
     if sample is None:
         return ""
     unit, digits = (1, 3) if metric in PLAIN else (100, 2)
-    return f"{unit * sample.mean:.{digits}f} ± {unit * sample.std:.{digits}f}"
+    fewer = f" (n = {len(sample)})" if len(sample) < most else ""
+    return f"{unit * sample.mean:.{digits}f} ± {unit * sample.std:.{digits}f}{fewer}"
+
+
+def _diverged(rows: Iterable[Row]) -> list[str]:
+    """Which poolings had runs whose loss was not finite at some time."""
+    runs: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        runs[row.spec.pooling].append(row)
+    found = []
+    for pooling, theirs in runs.items():
+        some = sum(bool(row.details.get("diverged")) for row in theirs)
+        never = sum(row.details.get("epoch") == 0 for row in theirs)
+        if some:
+            found.append(f"{pooling} in {some} of {len(theirs)} runs ({never} of them without a finite epoch)")
+    return [f"a loss was not finite: {'; '.join(found)}"] if found else []
 
 
 def _counts(runs: Sequence[tuple[int, int]]) -> str:
@@ -134,7 +124,7 @@ def _majority_row(rows: Sequence[Row], protocol: str, head: Sequence[str]) -> li
     cells = ["(majority class)"]
     for name in head[1:]:
         known = [s for (_, d), s in share.items() if d == name]
-        cells.append(_cell(known[0], "majority") if known else "")
+        cells.append(cell(known[0], "majority") if known else "")
     return [*cells, ""]
 
 
@@ -190,6 +180,7 @@ def comparison_table(
         ["against", *datasets, "wins", "ties", "losses"],
         [],
     )
+    outcomes: dict[tuple[str, str], Comparison] = {}
     for other in _ordered(found):
         if other == pooling:
             continue
@@ -197,6 +188,8 @@ def comparison_table(
         for d in datasets:
             theirs = found.get((other, d))
             outcome = compare(found[pooling, d], theirs, better=sign(metric)) if theirs else None
+            if outcome:
+                outcomes[other, d] = outcome
             cells.append(f"{scale * outcome.difference:+.2f} ({outcome.p_value:.2f})" if outcome else "")
             verdicts.append(outcome.verdict if outcome else "")
         table.rows.append([other, *cells, *(str(verdicts.count(v)) for v in ("win", "tie", "loss"))])
@@ -204,124 +197,53 @@ def comparison_table(
         "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %, "
         "each test by itself"
     )
+    table.notes.append(_together(outcomes))
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
     return table
 
 
-def settings_table(rows: Sequence[Row], protocol: str = "fair", metric: str = "accuracy") -> Table:
-    """The settings of each pooling, on the folds and seeds that all of them have, against its default."""
-    chosen = [row for row in rows if row.spec.protocol == protocol]
+def _together(outcomes: dict[tuple[str, str], Comparison]) -> str:
+    """What is left of the verdicts when all tests of the table are one family."""
+    adjusted = holm([outcome.p_value for outcome in outcomes.values()])
+    kept = {key: o for (key, o), p in zip(outcomes.items(), adjusted, strict=True) if p < 0.05}
+    counts = []
+    for verdict in ("win", "loss"):
+        cases = [f"{other} on {dataset}" for (other, dataset), o in kept.items() if o.verdict == verdict]
+        plural = {"win": "wins", "loss": "losses"}[verdict]
+        counts.append(f"{len(cases)} {plural}" + (f" ({', '.join(cases)})" if cases else ""))
+    n = len(outcomes)
+    chance = f"of {n} tests some {n / 20:.0f} come out at 5 % by chance"
+    return f"{chance}; after Holm's correction of all of them: {', '.join(counts)}"
+
+
+def cost_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
+    """Seconds of a run by pooling and data set, as a multiple of mean pooling too, and parameters."""
+    chosen = [row for row in rows if row.spec.protocol == protocol and row.seconds is not None]
     if not chosen:
         raise ValueError(f"protocol: expected one with runs, got {protocol!r}, with no run")
-    datasets = list(dict.fromkeys(row.spec.dataset for row in chosen))
-    first = "pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"
-    table = Table(
-        f"{metric} by settings, protocol {protocol}", [first, "settings", *datasets, "better, same, worse"], []
-    )
-    for pooling in sorted({row.spec.pooling for row in chosen}, key=_by_pooling):
-        _add_settings(table, [row for row in chosen if row.spec.pooling == pooling], datasets, metric)
-    unit = "" if metric in PLAIN else ", per cent"
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    parameters: dict[str, int] = {}
+    for row in chosen:
+        seconds[row.spec.pooling, row.spec.dataset].append(row.cpu_seconds or row.seconds or 0.0)
+        parameters[row.spec.pooling] = max(parameters.get(row.spec.pooling, 0), row.parameters or 0)
+    datasets = list(dict.fromkeys(d for _, d in seconds))
+    median = {key: statistics.median(values) for key, values in seconds.items()}
+    table = Table(f"seconds of a run, protocol {protocol}", ["pooling", *datasets, "parameters"], [])
+    for pooling in sorted(parameters, key=by_pooling):
+        cells = [pooling]
+        for d in datasets:
+            own, base = median.get((pooling, d)), median.get(("mean", d))
+            times = f" ({own / base:.2f} x)" if own is not None and base else ""
+            cells.append("" if own is None else f"{own:.1f}{times}")
+        table.rows.append([*cells, str(parameters[pooling])])
     table.notes.append(
-        f"mean ± standard deviation over the folds and seeds that all settings of a pooling have{unit}; last "
-        "column: data sets on which it differs from the pooling's default (corrected paired t-test, 5 %)"
+        "median over folds and seeds, one thread; in brackets: as a multiple of mean pooling; "
+        "parameters of the whole model, the largest of these data sets"
     )
-    if protocol == "paper":
-        table.notes.append(OPTIMISTIC)
     return table
 
 
-def _add_settings(table: Table, rows: Sequence[Row], datasets: Sequence[str], metric: str) -> None:
-    pooling = rows[0].spec.pooling
-    settings = sorted({row.spec.settings for row in rows}, key=lambda text: (len(text), text))
-    cells: dict[str, dict[str, Sample]] = {text: {} for text in settings}
-    for dataset in datasets:
-        parts = {
-            text: samples([r for r in rows if (r.spec.settings, r.spec.dataset) == (text, dataset)], metric)
-            for text in settings
-        }
-        there = {text: part[pooling, dataset] for text, part in parts.items() if (pooling, dataset) in part}
-        for text, sample in zip(there, common(list(there.values())), strict=True):
-            if len(sample):
-                cells[text][dataset] = sample
-    for text in settings:
-        verdicts = [
-            outcome.verdict
-            for dataset, sample in cells[text].items()
-            if text != "{}"
-            and dataset in cells.get("{}", {})
-            and (outcome := compare(sample, cells["{}"][dataset], better=sign(metric)))
-        ]
-        against = ", ".join(str(verdicts.count(v)) for v in ("win", "tie", "loss")) if verdicts else ""
-        shown = [_cell(cells[text].get(dataset), metric) for dataset in datasets]
-        table.rows.append([pooling, _short(text), *shown, against])
-    for column, dataset in enumerate(datasets, 2):
-        means = {
-            i: sign(metric) * cells[t][dataset].mean for i, t in enumerate(settings) if dataset in cells[t]
-        }
-        start = len(table.rows) - len(settings)
-        table.best |= {(start + i, column) for i, mean in means.items() if mean == max(means.values())}
-
-
-def _by_pooling(pooling: str) -> tuple[int, str]:
+def by_pooling(pooling: str) -> tuple[int, str]:
     known = pooling in paper.POOLINGS
     return (paper.POOLINGS.index(pooling) if known else len(paper.POOLINGS), pooling)
-
-
-def _short(settings: str) -> str:
-    """`{"pool":{"K":8}}` as `pool.K=8`."""
-    flat = []
-    for name, value in json.loads(settings).items():
-        inner = (
-            {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-        )
-        flat += [f"{key}={item}" for key, item in inner.items()]
-    return ", ".join(flat) or "default"
-
-
-def _terminal(table: Table) -> str:
-    rich = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
-    for i, name in enumerate(table.head):
-        rich.add_column(Text(name), justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for r, row in enumerate(table.rows):
-        rich.add_row(*(Text(cell + ("*" if (r, c) in table.best else "")) for c, cell in enumerate(row)))
-    text = io.StringIO()
-    console = Console(file=text, width=max(100, 18 * len(table.head)), force_terminal=False)
-    console.print(rich)
-    for note in [*(["* best"] if table.best else []), *table.notes]:
-        console.print(f"  {note}", highlight=False, markup=False)
-    return text.getvalue()
-
-
-def _markdown(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    body = [
-        line([f"**{cell}**" if (r, c) in table.best else cell for c, cell in enumerate(row)])
-        for r, row in enumerate(table.rows)
-    ]
-    rule = "|---|" + "--:|" * (len(table.head) - 1)
-    notes = [f"{note[0].upper()}{note[1:]}." for note in table.notes]
-    return "\n".join([f"**{table.title}**", "", line(table.head), rule, *body, "", *notes, ""])
-
-
-def _latex(table: Table) -> str:
-    def escape(cell: str) -> str:
-        return "".join(LATEX.get(letter, letter) for letter in cell)
-
-    lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\toprule"]
-    lines += [" & ".join(map(escape, table.head)) + " \\\\", "\\midrule"]
-    for r, row in enumerate(table.rows):
-        cells = [f"\\textbf{{{escape(x)}}}" if (r, c) in table.best else escape(x) for c, x in enumerate(row)]
-        lines.append(" & ".join(cells) + " \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
-
-
-def _csv(table: Table) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.head)
-    writer.writerows(table.rows)
-    return text.getvalue()

@@ -9,6 +9,7 @@ import time
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -22,13 +23,18 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric")
 def execute(spec: RunSpec, report: Report) -> Result:
     """Run it, with one thread: workers share the machine, and a run must not depend on their number."""
     torch.set_num_threads(1)
-    task = importlib.import_module(f"uotpool.{TASKS[spec.task]}")
+    task = load(spec.task)
     _reset_peak()
     start = time.perf_counter()
     result: Result = task.run(spec, report)
     result.seconds = time.perf_counter() - start
     result.peak_mib = _peak_mib()
     return result
+
+
+def load(task: str) -> ModuleType:
+    """The module of the task."""
+    return importlib.import_module(f"uotpool.{TASKS[task]}")
 
 
 def _reset_peak() -> None:
@@ -48,7 +54,7 @@ def _peak_mib() -> float:
 
 @lru_cache
 def facts() -> dict[str, str]:
-    """Where and with what runs are made, for the store."""
+    """Where and with what runs of this process are made, for the store."""
     versions = {"uotpool": uotpool.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -72,6 +78,8 @@ def _commit() -> str:
         return done.stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+dirty" if git("status", "--porcelain") else "")
+        # Without locks: many workers ask, and none may be in the way of somebody who commits.
+        changed = git("--no-optional-locks", "status", "--porcelain")
+        return git("rev-parse", "HEAD") + ("+dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return ""

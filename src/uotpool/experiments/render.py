@@ -1,0 +1,85 @@
+"""A table as text: terminal, Markdown, LaTeX, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+FORMATS = ("terminal", "markdown", "latex", "csv")
+LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "±": "$\\pm$",
+}
+
+
+@dataclass
+class Table:
+    """Cells as text; `best` marks cells to be set in bold."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+    best: set[tuple[int, int]] = field(default_factory=set)
+
+    def render(self, form: str) -> str:
+        if form not in FORMATS:
+            raise ValueError(f"format: expected one of {FORMATS}, got {form!r}")
+        return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](self)
+
+
+def _terminal(table: Table) -> str:
+    rich = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
+    for i, name in enumerate(table.head):
+        rich.add_column(Text(name), justify="left" if i == 0 else "right", no_wrap=i == 0)
+    for r, row in enumerate(table.rows):
+        rich.add_row(*(Text(cell + ("*" if (r, c) in table.best else "")) for c, cell in enumerate(row)))
+    text = io.StringIO()
+    console = Console(file=text, width=max(100, 18 * len(table.head)), force_terminal=False)
+    console.print(rich)
+    for note in [*(["* best"] if table.best else []), *table.notes]:
+        console.print(f"  {note}", highlight=False, markup=False)
+    return text.getvalue()
+
+
+def _markdown(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    body = [
+        line([f"**{cell}**" if (r, c) in table.best else cell for c, cell in enumerate(row)])
+        for r, row in enumerate(table.rows)
+    ]
+    rule = "|---|" + "--:|" * (len(table.head) - 1)
+    notes = [f"{note[0].upper()}{note[1:]}." for note in table.notes]
+    return "\n".join([f"**{table.title}**", "", line(table.head), rule, *body, "", *notes, ""])
+
+
+def _latex(table: Table) -> str:
+    def escape(cell: str) -> str:
+        return "".join(LATEX.get(letter, letter) for letter in cell)
+
+    lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\toprule"]
+    lines += [" & ".join(map(escape, table.head)) + " \\\\", "\\midrule"]
+    for r, row in enumerate(table.rows):
+        cells = [f"\\textbf{{{escape(x)}}}" if (r, c) in table.best else escape(x) for c, x in enumerate(row)]
+        lines.append(" & ".join(cells) + " \\\\")
+    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.head)
+    writer.writerows(table.rows)
+    return text.getvalue()
