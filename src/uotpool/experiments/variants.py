@@ -53,9 +53,8 @@ def settings_table(
         for variant, sample in zip(there, common([values[v][dataset] for v in there]), strict=True):
             values[variant][dataset] = sample
     first = "pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"
-    table = Table(
-        f"{metric} by settings, protocol {protocol}", [first, "settings", *datasets, "better, same, worse"], []
-    )
+    verdicts = "more, same, less" if metric == "divergence" else "better, same, worse"
+    table = Table(f"{metric} by settings, protocol {protocol}", [first, "settings", *datasets, verdicts], [])
     order = sorted(values, key=lambda variant: (by_pooling(variant[0]), len(variant[1]), variant[1]))
     for pooling, text in order:
         found = values[pooling, text]
@@ -77,12 +76,16 @@ def _by_variant(
             continue
         varied = {name: value for name, value in options.items() if name not in fixed}
         if vary is None or set(varied) <= set(vary):
-            text = ", ".join(f"{name}={value}" for name, value in varied.items())
+            text = _written(varied)
             groups.setdefault((row.spec.pooling, text), []).append(row)
     return {
         variant: {dataset: sample for (_, dataset), sample in samples(group, metric).items()}
         for variant, group in groups.items()
     }
+
+
+def _written(settings: Flat) -> str:
+    return ", ".join(f"{n}={v:g}" if type(v) in (int, float) else f"{n}={v}" for n, v in settings.items())
 
 
 def _any(found: Mapping[str, Sample], dataset: str) -> bool:
@@ -131,8 +134,6 @@ def _add_notes(
         "(corrected paired t-test, 5 %, each test by itself)"
     )
     if fixed:
-        table.notes.append(
-            "all runs with " + ", ".join(f"{name}={value}" for name, value in flat(fixed).items())
-        )
+        table.notes.append("all runs with " + _written(flat(fixed)))
     if protocol == "paper":
         table.notes.append(OPTIMISTIC)
