@@ -56,6 +56,9 @@ def add_parsers(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="a setting of the task, as JSON",
     )
+    run.add_argument(
+        "--backbone", default=None, help="of task graph: adgcl (default) or gin, learned with labels"
+    )
     _add_execution(run)
     run.set_defaults(command_function=_run)
 
@@ -175,6 +178,7 @@ def _refuse(name: str, constant: str) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     module = sweep.task_module(args.task)
+    settings = dict(args.set) | ({"backbone": args.backbone} if args.backbone else {})
     specs = sweep.expand(
         args.task,
         args.dataset or [module.EMBEDDED],
@@ -182,7 +186,7 @@ def _run(args: argparse.Namespace) -> int:
         args.protocol,
         args.seeds,
         args.folds,
-        dict(args.set),
+        settings,
     )
     return _execute(specs, args)
 

@@ -40,13 +40,17 @@ class Sample:
 
 
 def samples(rows: Iterable[Row], metric: str) -> dict[tuple[str, str], Sample]:
-    """By (pooling, data set)."""
+    """By (pooling, data set). A run that was tested on several folds counts as one of each."""
     found: dict[tuple[str, str], dict[Case, float]] = defaultdict(dict)
     for row in rows:
+        cases = found[row.spec.pooling, row.spec.dataset]
+        each = row.details.get("by_fold", {}).get(metric)
         value = row.metrics.get(metric, row.details.get(metric))
-        if value is not None:
-            found[row.spec.pooling, row.spec.dataset][row.spec.seed, row.spec.fold] = value
-    return {key: Sample(values) for key, values in found.items()}
+        if each is not None:
+            cases |= {(row.spec.seed, fold): number for fold, number in enumerate(each)}
+        elif value is not None:
+            cases[row.spec.seed, row.spec.fold] = value
+    return {key: Sample(values) for key, values in found.items() if values}
 
 
 def common(parts: Sequence[Sample]) -> list[Sample]:

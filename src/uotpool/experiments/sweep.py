@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import statistics
 import tomllib
 from collections import defaultdict
@@ -68,19 +69,27 @@ def expand(
             raise ValueError(f"protocol: expected one of {PROTOCOLS}, got {name!r}")
     poolings = pooling_names(task, pooling)
     variants = [settings or {}] if settings is None or isinstance(settings, Mapping) else list(settings)
-    numbers = _numbers("seeds", seeds), _numbers("folds", folds, FOLDS)
+    seed_numbers, fold_numbers = _numbers("seeds", seeds), _numbers("folds", folds, FOLDS)
     for what, given in (("dataset", datasets), ("protocol", protocols), ("pooling", poolings)):
         if not given:
             raise ValueError(f"{what}: expected at least one, got none")
     clean = [
         {name: canonical(module.clean_settings(name, variant)) for name in poolings} for variant in variants
     ]
-    combinations = itertools.product(numbers[0], datasets, protocols, clean, poolings, numbers[1])
+    combinations = itertools.product(seed_numbers, datasets, protocols, clean, poolings)
     specs = [
         RunSpec(task, data, name, rule, fold, seed, settings[name])
-        for seed, data, rule, settings, name, fold in combinations
+        for seed, data, rule, settings, name in combinations
+        for fold in fold_numbers
+        if fold < fold_count(module, rule, settings[name])
     ]
     return list(dict.fromkeys(specs))
+
+
+def fold_count(module: Any, protocol: str, settings: str) -> int:
+    """Runs of a seed: as many as the task says, or one for each fold."""
+    count = getattr(module, "folds", None)
+    return FOLDS if count is None else count(protocol, json.loads(settings))
 
 
 def _numbers(name: str, given: int | Sequence[int], most: int | None = None) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 from uotpool.experiments.render import Table
 from uotpool.experiments.statistics import Sample, common, compare, samples, sign
 from uotpool.experiments.store import Row
-from uotpool.experiments.tables import OPTIMISTIC, PLAIN, by_pooling, cell
+from uotpool.experiments.tables import PLAIN, by_pooling, cell, optimistic
 
 Flat = dict[str, Any]
 Variant = tuple[str, str]  # pooling, settings that are varied
@@ -62,7 +62,9 @@ def settings_table(
         shown = [cell(found.get(dataset), metric) if _any(found, dataset) else "" for dataset in datasets]
         table.rows.append([pooling, text or "default", *shown, against])
     _mark_best(table, order, values, datasets, sign(metric))
-    _add_notes(table, values, datasets, fixed, protocol, metric)
+    _add_notes(table, values, datasets, fixed, metric)
+    if protocol == "paper":
+        table.notes.append(optimistic(rows))
     return table
 
 
@@ -120,7 +122,6 @@ def _add_notes(
     values: Mapping[Variant, Mapping[str, Sample]],
     datasets: Sequence[str],
     fixed: Mapping[str, Any] | None,
-    protocol: str,
     metric: str,
 ) -> None:
     runs = {d: next(len(found[d]) for found in values.values() if d in found) for d in datasets}
@@ -135,5 +136,3 @@ def _add_notes(
     )
     if fixed:
         table.notes.append("all runs with " + _written(flat(fixed)))
-    if protocol == "paper":
-        table.notes.append(OPTIMISTIC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -117,6 +118,7 @@ GRAKEL_TAGS = (
 )
 TU_SITE = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric gets them
 TU_MAX_BYTES = 200 * 2**20
+TU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # becomes a part of paths and of an address
 
 
 def _mil(
@@ -137,8 +139,12 @@ def _mil(
     return Entry(name, "mil", tuple(files), counted, counted if in_paper else None)
 
 
+def _tu_address(name: str) -> Address:
+    return Address(f"{TU_SITE}/{name}.zip", TU_MAX_BYTES)
+
+
 def _tu(name: str, statistics: tuple[int, float, float, int], content: str, graphs: str) -> Entry:
-    sources: tuple[Source, ...] = (Address(f"{TU_SITE}/{name}.zip", TU_MAX_BYTES),)
+    sources: tuple[Source, ...] = (_tu_address(name),)
     if name == "MUTAG":
         sources = (Wheel(*GRAKEL_WHEEL, member="grakel/tests/data/MUTAG", tags=GRAKEL_TAGS), *sources)
     counted = GraphStatistics(*statistics)
@@ -206,7 +212,29 @@ def entry(name: str) -> Entry:
         checks.fail("name", "the name of a data set", name, TypeError)
     if name in CATALOG:
         return CATALOG[name]
-    by_lower = {known.lower(): known for known in CATALOG}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
-    hint = f" (nearest: {', '.join(repr(by_lower[n]) for n in near)})" if near else ""
+    near = nearest(name)
+    hint = f" (nearest: {', '.join(map(repr, near))})" if near else ""
     raise ValueError(f"name: expected one of {', '.join(CATALOG)}, got {checks.describe(name)}{hint}")
+
+
+def nearest(name: str, cutoff: float = 0.5) -> list[str]:
+    """Names of the catalogue that look like this one, at most three."""
+    by_lower = {known.lower(): known for known in CATALOG}
+    return [by_lower[near] for near in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff)]
+
+
+def unlisted_graphs(name: str) -> DataFile:
+    """The archive of a TU data set that the catalogue does not have, so that no checksum of it is known.
+
+    A name that differs from a known one in case or in signs only is an error: it is meant.
+    """
+    if not TU_NAME.fullmatch(name):
+        checks.fail("name", "the name of a TU data set (up to 64 letters, digits, - and _)", name)
+    for known in CATALOG:
+        if _letters(known) == _letters(name):
+            checks.fail("name", f"{known!r}, written exactly so", name)
+    return DataFile(f"tu/{name}.zip", None, sources=(_tu_address(name),))
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[_-]", "", name).lower()

@@ -1,0 +1,56 @@
+"""The encoder of graphs: a graph isomorphism network (Xu et al. 2019) and any pooling of the zoo."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from uotpool.experiments.graph.batches import Batch
+from uotpool.zoo import Pooling
+
+WIDTH = 32
+LAYERS = 5
+
+
+class GIN(nn.Module):
+    """Layers h_i <- BN(MLP(h_i + sum_j w_ij h_j)), with a ReLU after all but the last.
+
+    As in AD-GCL (Suresh et al. 2021): the MLPs have two layers, epsilon is fixed at 0, edges have weights.
+
+    Args:
+        in_dim: number of features of a node.
+    """
+
+    def __init__(self, in_dim: int, width: int = WIDTH, layers: int = LAYERS) -> None:
+        super().__init__()
+        self.mlps = nn.ModuleList(
+            nn.Sequential(nn.Linear(in_dim if i == 0 else width, width), nn.ReLU(), nn.Linear(width, width))
+            for i in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(layers))
+
+    def forward(self, batch: Batch, weight: Tensor | None = None) -> Tensor:
+        """(N, width); `weight` is that of the edges, (E,), 1 by default."""
+        H = batch.X
+        if weight is None:
+            weight = H.new_ones(batch.edges.index.shape[1])
+        for i, (mlp, norm) in enumerate(zip(self.mlps, self.norms, strict=True)):
+            if i > 0:
+                H = H.relu()
+            H = norm(mlp(H + batch.edges.sum_neighbours(H, weight)))
+        return H
+
+
+class GraphEncoder(nn.Module):
+    """Node embeddings by a GIN, pooled."""
+
+    def __init__(self, gin: GIN, pool: Pooling) -> None:
+        super().__init__()
+        self.gin = gin
+        self.pool = pool
+
+    def forward(self, batch: Batch, weight: Tensor | None = None) -> Tensor:
+        """(B, pool.out_dim)."""
+        H = self.gin(batch, weight)
+        if not self.pool.needs_edges:
+            return self.pool(H, ptr=batch.ptr)
+        return self.pool(H, ptr=batch.ptr, edge_index=batch.edges.index, edge_weight=weight)

