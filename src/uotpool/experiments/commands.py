@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from uotpool.experiments import data, export, sweep
+from uotpool.experiments import data, export, figures, sweep
 from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.progress import Display
@@ -111,6 +111,18 @@ def add_parsers(commands: Any) -> None:
     runs.add_argument("--dataset", type=_names, default=None, help="only these, by commas")
     _add_source(runs)
     runs.set_defaults(command_function=_export)
+
+    figure = commands.add_parser("figure", help="draw a figure of the paper again, as PNG and SVG")
+    figure.add_argument(
+        "name",
+        choices=tuple(figures.FIGURES),
+        help="; ".join(f"{n}: {w}" for n, (*_, w) in figures.FIGURES.items()),
+    )
+    figure.add_argument(
+        "--output", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)"
+    )
+    figure.add_argument("--seed", type=int, default=0, help="of training (default: %(default)s)")
+    figure.set_defaults(command_function=_figure)
 
     datasets = commands.add_parser("datasets", help="known data sets, which are here, their statistics")
     datasets.set_defaults(command_function=_datasets)
@@ -291,6 +303,12 @@ def _comparison(rows: Sequence[Row], names: Sequence[str], args: argparse.Namesp
     if len(names) > 1:
         rows = [row for row in rows if row.spec.pooling in names]
     return comparison_table(rows, names[0], args.protocol, args.metric)
+
+
+def _figure(args: argparse.Namespace) -> int:
+    for line in figures.draw(args.name, args.output, args.seed):
+        print(line)
+    return 0
 
 
 def _datasets(args: argparse.Namespace) -> int:

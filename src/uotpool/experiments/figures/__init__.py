@@ -1,0 +1,54 @@
+"""Figures of the paper, each made again by `uotpool figure NAME` (needs matplotlib)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Draw = Callable[
+    [int, bool], tuple["Figure", list[str]]
+]  # (seed, quick) -> the figure, and what it says in words
+# name: (module below this one, function, what it shows)
+FIGURES = {
+    "dynamics": ("dynamics", "draw", "Figure 3c: plans on MUTAG as training goes on"),
+    "rationality": (
+        "rationality",
+        "draw",
+        "Figure 4: plans of trained models on graphs of MUTAG and IMDB-BINARY",
+    ),
+}
+FORMATS = ("png", "svg")
+
+
+def draw(name: str, folder: Path, seed: int = 0, quick: bool = False) -> list[str]:
+    """Write `folder`/NAME.png and .svg; what the figure says in words, and the paths.
+
+    Args:
+        name: one of `FIGURES`.
+        folder: made if need be.
+        seed: of training, where there is one.
+        quick: a small version, to see that it works.
+    """
+    if name not in FIGURES:
+        raise ValueError(f"name: expected one of {tuple(FIGURES)}, got {name!r}")
+    module, function, _ = FIGURES[name]
+    try:
+        import matplotlib as mpl  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib", name=error.name) from error
+    mpl.use("Agg")
+    make: Draw = getattr(importlib.import_module(f"uotpool.experiments.figures.{module}"), function)
+    figure, words = make(seed, quick)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.{form}" for form in FORMATS]
+    for path in paths:
+        # Neither a date nor random names: the same figure is the same file.
+        meta = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+            figure.savefig(path, dpi=150, metadata=meta)
+    return [*words, *map(str, paths)]

@@ -1,0 +1,45 @@
+"""A model of AD-GCL that is trained for a figure, and its plans graph by graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from uotpool.experiments.data import graphs as data
+from uotpool.experiments.data.graphs import Graphs
+from uotpool.experiments.graph import adgcl
+from uotpool.experiments.graph.batches import Batch
+from uotpool.experiments.graph.encoder import GraphEncoder
+from uotpool.experiments.graph.metrics import uot_of
+from uotpool.experiments.graph.settings import Settings
+from uotpool.experiments.spec import RunSpec
+
+POOLING = "uotp-badmm-e"  # the paper's choice for both figures
+
+
+def epochs(dataset: str, seed: int, settings: Settings) -> Iterator[tuple[Graphs, GraphEncoder]]:
+    """The encoder before training and after each epoch; always the same one, so look at it at once."""
+    graphs = _load(dataset)
+    spec = RunSpec("graph", dataset, POOLING, "paper", 0, seed)
+    torch.set_num_threads(1)  # small graphs
+    model = adgcl.make_model(spec, settings, graphs)
+    yield graphs, model.encoder
+    for _ in adgcl.training(spec, settings, model, graphs, lambda done, total: None):
+        yield graphs, model.encoder
+
+
+@torch.no_grad()
+def plans(encoder: GraphEncoder, graphs: Graphs, which: Tensor) -> list[Tensor]:
+    """The plan of each of these graphs, (D, nodes), of mass 1."""
+    encoder.eval()
+    batch = Batch.of(graphs, "constant", which)
+    uot = uot_of(encoder)
+    assert uot is not None
+    P = uot.plan(encoder.gin(batch), ptr=batch.ptr)
+    return [part.T / part.sum() for part in P.split(batch.ptr.diff().tolist())]
+
+
+_load = lru_cache(data.load)
