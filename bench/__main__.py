@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 import bench
-from bench import growth, latency, memory, mil, pools, pot, ragged, speed, zoo
+from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, zoo
 from bench.report import Row, machine_facts, print_summary, print_tables, write_csv
 from bench.session import Session
 
@@ -23,6 +23,7 @@ BENCHMARKS = {
     "growth": growth.run,
     "zoo": zoo.run,
     "mil": mil.run,
+    "graph": graph.run,
 }
 
 

@@ -25,9 +25,10 @@ from bench.growth import Sweep
 from bench.report import at_least, at_most, judge
 from bench.timing import Job, fastest, interleaved
 from uotpool import resolve_impl
+from uotpool.experiments.data import status
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo", "mil")
+NAMES = ("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo", "mil", "graph")
 COLUMNS = {
     *("benchmark", "size", "solver", "mode", "threads", "candidate", "baseline", "candidate_us", "baseline_us"),
     *("ratio", "target", "met", "machine", "isa", "python", "torch", "torch_geometric", "pot", "uotpool"),
@@ -48,6 +49,8 @@ def quick(tmp_path_factory):
 @pytest.mark.parametrize("name", NAMES)
 def test_rows(quick, name):
     _, folder = quick
+    if name == "graph" and not status("MUTAG").present:
+        pytest.skip("MUTAG is not at hand")
     with (folder / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows
@@ -67,7 +70,7 @@ def test_rows(quick, name):
             assert 0 < float(row[column]) < math.inf
         assert all(row[column] for column in ("size", "solver", "mode", "threads", "candidate", "baseline"))
         assert all(row[column] for column in ("machine", "isa", "python", "torch", "commit", "repeats"))
-    if name not in ("pot", "zoo", "mil"):  # nothing was promised there
+    if name not in ("pot", "zoo", "mil", "graph"):  # nothing was promised there
         assert any(row["target"] for row in rows)
 
 

@@ -24,11 +24,11 @@ def execute(spec: RunSpec, report: Report) -> Result:
     """Run it, with one thread: workers share the machine, and a run must not depend on their number."""
     torch.set_num_threads(1)
     task = load(spec.task)
-    _reset_peak()
+    reset_peak()
     start = time.perf_counter()
     result: Result = task.run(spec, report)
     result.seconds = time.perf_counter() - start
-    result.peak_mib = _peak_mib()
+    result.peak_mib = peak_mib()
     return result
 
 
@@ -37,14 +37,16 @@ def load(task: str) -> ModuleType:
     return importlib.import_module(f"uotpool.{TASKS[task]}")
 
 
-def _reset_peak() -> None:
+def reset_peak() -> None:
+    """Let the peak count from now on: then it is what is used now."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:  # not Linux, or not allowed: then the peak is that of the worker's life
         return
 
 
-def _peak_mib() -> float:
+def peak_mib() -> float:
+    """Most memory of this process since `reset_peak`, in MiB; 0 where it cannot be known."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

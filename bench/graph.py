@@ -1,0 +1,107 @@
+"""What a pooling costs in AD-GCL: milliseconds a step, how much of it is pooling, and the memory it adds."""
+
+from __future__ import annotations
+
+import torch
+
+from bench.report import COST, Case, Row, cost
+from bench.session import Session
+from bench.timing import Call
+from uotpool.experiments.data import graphs as data
+from uotpool.experiments.data import status
+from uotpool.experiments.data.graphs import Graphs
+from uotpool.experiments.graph.adgcl import make_model
+from uotpool.experiments.graph.batches import Batch, shuffled
+from uotpool.experiments.graph.contrast import Contrasted, Trainer, ViewLearner
+from uotpool.experiments.graph.encoder import GIN, WIDTH
+from uotpool.experiments.graph.settings import Settings
+from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.work import peak_mib, reset_peak
+
+DATASETS = ("MUTAG", "IMDB-BINARY", "REDDIT-BINARY")
+POOLINGS = ("mean", "add", "max", "attention", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
+BASELINE = "mean"
+STEPS, SHARE, MEMORY = "steps", "pooling in a step", "memory of a step"
+BATCHES = 8  # of an epoch; the steps of one are like another
+NOTE = (
+    f"{BATCHES} batches of 32 graphs, the largest graph in the first, one thread; both players' turns. pooling "
+    "in a step: the pooling alone as often as a step calls it (4 forward, 3 backward), as a share. memory of a "
+    "step: what it adds at its peak, beside the node embeddings of the batch (N x 32 floats). Data sets that "
+    "are not at hand (UOTPOOL_DATA) are left out"
+)
+
+
+def run(session: Session) -> list[Row]:
+    names = [name for name in DATASETS if status(name).present][: 1 if session.quick else None]
+    poolings = POOLINGS[:2] if session.quick else POOLINGS
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    for name in session.track(names, "graph"):
+        graphs = data.load(name)
+        batches = _batches(graphs)
+        steps: dict[str, Call] = {}
+        pools: dict[str, Call] = {}
+        for pooling in poolings:
+            spec = RunSpec.make(task="graph", dataset=name, pooling=pooling, protocol="paper", fold=0, seed=0)
+            model = make_model(spec, Settings(), graphs)
+            steps[pooling] = _steps(model, batches)
+            pools[pooling] = _pooling(model, batches)
+        step, pool = session.measure(steps, 1), session.measure(pools, 1)
+        nodes = sum(len(batch.X) for batch in batches)
+        size = f"{name}: {len(batches)} batches, {nodes:,} nodes, largest graph {int(graphs.sizes.max()):,}"
+        for pooling in poolings:
+            case = Case("graph", size, pooling, STEPS, 1)
+            rows.append(cost(case, pooling, BASELINE, step[pooling], step[BASELINE], None, NOTE))
+            about = (*Case("graph", size, pooling, SHARE, 1), pooling, "its steps")
+            us = (1e6 * pool[pooling], 1e6 * step[pooling])
+            rows.append(Row(*about, *us, pool[pooling] / step[pooling], COST, "", "", NOTE))
+            if not session.quick:
+                rows.append(_memory(size, pooling, steps[pooling], batches))
+    return rows
+
+
+def _batches(graphs: Graphs) -> list[Batch]:
+    order = torch.Generator().manual_seed(0)
+    others = list(shuffled(graphs, "constant", Settings().batch, order))[: BATCHES - 1]
+    largest = torch.cat([graphs.sizes.argmax()[None], torch.arange(min(31, len(graphs)))])
+    return [Batch.of(graphs, "constant", largest), *others]
+
+
+def _steps(model: Contrasted, batches: list[Batch]) -> Call:
+    trainer = Trainer(model, ViewLearner(GIN(1)))
+
+    def call() -> object:
+        for batch in batches:
+            trainer.step(batch)
+        return None
+
+    return call
+
+
+def _pooling(model: Contrasted, batches: list[Batch]) -> Call:
+    pool = model.encoder.pool
+    with torch.no_grad():
+        embedded = [model.encoder.gin(batch).requires_grad_() for batch in batches]
+    wanted = list(pool.parameters())
+
+    def call() -> object:
+        for X, batch in zip(embedded, batches, strict=True):
+            with torch.no_grad():
+                pool(X, ptr=batch.ptr)
+            for _ in range(3):
+                y = pool(X, ptr=batch.ptr)
+                torch.autograd.grad(y, [X, *wanted], torch.ones_like(y), allow_unused=True)
+        return None
+
+    return call
+
+
+def _memory(size: str, pooling: str, steps: Call, batches: list[Batch]) -> Row:
+    """Against the embeddings of the largest batch."""
+    reset_peak()
+    before = peak_mib()
+    steps()
+    added = peak_mib() - before
+    embeddings = 4 * WIDTH * max(len(batch.X) for batch in batches) / 2**20
+    about = (*Case("graph", size, pooling, MEMORY, 1), f"{pooling}, memory", "node embeddings")
+    return Row(*about, None, None, added / embeddings, COST, "", "", NOTE, added, embeddings)
