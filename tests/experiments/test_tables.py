@@ -436,8 +436,8 @@ def test_a_cell_of_fewer_runs_says_so(rows):
     kept = [r for r in rows if (r.spec.pooling, r.spec.dataset, r.spec.fold) != ("max", "component", 4)]
     table = accuracy_table(kept, "fair")
     found = cells(table)
-    assert found["max", "component"].endswith(" (n = 4)")
-    assert "n =" not in found["mean", "component"]
+    assert found["max", "component"].endswith(" [4]")
+    assert "[" not in found["mean", "component"]
     assert "on the runs that all poolings have, over component, musk1" in table.notes[1]
 
 

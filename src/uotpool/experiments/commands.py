@@ -46,7 +46,9 @@ def add_parsers(commands: Any) -> None:
         help="names by commas (see: uotpool poolings), or all, paper, uotp (default: mean,max,uotp-sinkhorn)",
     )
     run.add_argument("--protocol", choices=PROTOCOLS, default="fair", help="default: %(default)s")
-    run.add_argument("--seeds", type=_positive, default=1, help="seeds 0 to N - 1 (default: %(default)s)")
+    run.add_argument(
+        "--seeds", type=_seeds, default=[0], help="N for 0 to N - 1, or some by commas (default: 1)"
+    )
     run.add_argument("--folds", type=_positive, default=5, help="only the first N of 5 folds")
     run.add_argument(
         "--set",
@@ -94,6 +96,7 @@ def add_parsers(commands: Any) -> None:
     table.add_argument("--protocol", choices=PROTOCOLS, default="fair", help="default: %(default)s")
     table.add_argument("--metric", choices=METRICS, default="accuracy", help="default: %(default)s")
     table.add_argument("--dataset", type=_names, default=None, help="only these, by commas")
+    table.add_argument("--seeds", type=_seeds, default=None, help="only these: N for 0 to N - 1, or by commas")
     table.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
     table.add_argument(
         "--set",
@@ -172,6 +175,16 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a number >= 1, got {value}")
     return value
+
+
+def _seeds(text: str) -> list[int]:
+    """`3` is 0, 1, 2; `3,` and `0,3` are what they say."""
+    if "," not in text:
+        return list(range(_positive(text)))
+    numbers = [int(part) for part in text.split(",") if part]
+    if not numbers or min(numbers) < 0:
+        raise argparse.ArgumentTypeError(f"expected numbers >= 0, by commas, got {text!r}")
+    return numbers
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -279,6 +292,8 @@ def _table(args: argparse.Namespace) -> int:
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
     rows, notes = _source(args, None if args.kind == "settings" else canonical(dict(args.set)))
+    if args.seeds:
+        rows = [row for row in rows if row.spec.seed in args.seeds]
     names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
     if names and args.kind != "comparison":
         rows = [row for row in rows if row.spec.pooling in names]

@@ -85,7 +85,10 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
         table.rows.append(_majority_row(rows, protocol, head))
     unit = "" if metric in PLAIN else ", per cent"
     runs = sorted({(len(s), s.seeds) for s in found.values()})
-    table.notes.append(f"mean ± standard deviation over folds and seeds{unit}; runs a cell: " + _counts(runs))
+    brackets = ", in brackets where they are fewer than others'" if len(runs) > 1 else ""
+    table.notes.append(
+        f"mean ± standard deviation over folds and seeds{unit}; runs a cell{brackets}: " + _counts(runs)
+    )
     if ranked.datasets:
         where = ", ".join(ranked.datasets)
         table.notes.append(f"mean rank: on the runs that all poolings have, over {where}")
@@ -96,11 +99,11 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
 
 
 def cell(sample: Sample | None, metric: str, most: int = 0) -> str:
-    """With the number of runs where it is less than `most`."""
+    """With the number of runs in brackets where it is less than `most`."""
     if sample is None:
         return ""
     unit, digits = (1, 3) if metric in PLAIN else (100, 2)
-    fewer = f" (n = {len(sample)})" if len(sample) < most else ""
+    fewer = f" [{len(sample)}]" if len(sample) < most else ""
     return f"{unit * sample.mean:.{digits}f} ± {unit * sample.std:.{digits}f}{fewer}"
 
 
