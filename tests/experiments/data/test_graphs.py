@@ -389,7 +389,7 @@ def test_unlisted_data_that_nobody_vouches_for_are_refused(folders, server, monk
         load("SMALL")
     path.unlink()
     path.mkdir()
-    with pytest.raises(DatasetRefusedError, match="expected a file that can be read"):
+    with pytest.raises(DatasetRefusedError, match="expected a file, found a folder"):
         load("SMALL")
     assert server.requests == 0
 

@@ -11,44 +11,24 @@ from pathlib import Path
 from uotpool.experiments.data import catalog, digests, fetch, sources
 from uotpool.experiments.data.catalog import DataFile
 from uotpool.experiments.data.errors import DatasetMissingError, DatasetRefusedError
-from uotpool.experiments.data.verify import SUMS
+from uotpool.experiments.data.verify import SUMS, verify
 
 
 def locate(name: str, check: Callable[[Path], object]) -> Path:
     """The file of the data set, vouched for by SHA256SUMS beside it, or fetched if `check` does not refuse it.
 
-    Not `fetch.locate`, which has nothing to hold a fetched file against, and which compares the line in
-    SHA256SUMS with the digest of an archive's texts.
+    Not `fetch.locate`, which has nothing to hold a fetched file against.
     """
     file = catalog.unlisted_graphs(name)
     for folder in fetch.folders():
         if os.path.lexists(folder / file.path):
-            _check_vouched(folder, file)
+            verify(folder / file.path, file, folder)
             return folder / file.path
     try:
         return _fetch(name, file, check)
     except sources.FAILURES as error:
         reason = str(error) or type(error).__name__
     raise DatasetMissingError(_missing(name, file, reason))  # not from the error, which can hold a connection
-
-
-def _check_vouched(folder: Path, file: DataFile) -> None:
-    path, sums = folder / file.path, folder / SUMS
-    expected = _sums(sums).get(file.path)
-    if expected is None:
-        raise DatasetRefusedError(
-            f"{path}: expected a line for {file.path} in {sums}, found none. No checksum of this file is "
-            f"known; to vouch for it: cd '{folder}' && sha256sum {file.path} >> {SUMS}"
-        )
-    try:
-        found = digests.file_digest(path)
-    except OSError as error:
-        raise DatasetRefusedError(f"{path}: expected a file that can be read, found: {error}") from error
-    if found != expected:
-        raise DatasetRefusedError(
-            f"{path}: expected the sha256 {expected}, as {sums} has it, found {found}. "
-            "Delete it, or put the right one there."
-        )
 
 
 def _sums(path: Path) -> dict[str, str]:
@@ -76,7 +56,7 @@ def _fetch(name: str, file: DataFile, check: Callable[[Path], object]) -> Path:
             warnings.warn(
                 f"{name}: no checksum of it is known. What came from {file.sources[0]} is taken as it is, and "
                 f"its sha256 is noted in {sums}.",
-                stacklevel=4,
+                stacklevel=5,  # who called `graphs.load`
             )
             with sums.open("a") as lines:
                 lines.write(f"{found}  {file.path}\n")
