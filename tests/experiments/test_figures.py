@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from uotpool.experiments import figures
 from uotpool.experiments.data import status
-from uotpool.experiments.figures.dynamics import from_uniform, share_that_holds
+from uotpool.experiments.figures.dynamics import share_that_holds
 
 
 def needs(*datasets: str) -> None:
@@ -37,11 +35,9 @@ def test_unknown_figure(tmp_path):
         figures.draw("nine", tmp_path)
 
 
-def test_how_far_from_uniform():
+def test_share_of_entries():
     uniform = torch.full((4, 5), 1 / 20)
-    assert from_uniform(uniform) == pytest.approx(0.0, abs=1e-6)
     assert share_that_holds(uniform, 0.9) == pytest.approx(0.9, abs=0.051)
     single = torch.zeros(4, 5)
     single[1, 2] = 1.0
-    assert from_uniform(single) == pytest.approx(math.log(20))
     assert share_that_holds(single, 0.9) == 1 / 20

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GINConv
+from torch_geometric.nn import GINConv, GraphConv
 
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph.batches import Batch, Edges, in_order, shuffled
@@ -85,7 +85,6 @@ def test_a_graph_without_edges():
 def test_batches_have_every_graph_once(graphs):
     torch.manual_seed(0)
     found = list(shuffled(graphs, "constant", 2, torch.Generator().manual_seed(0)))
-    assert sorted(len(b.X) for b in found) != []
     assert sum(len(b.X) for b in found) == sum(SIZES)
     assert [len(b) for b in in_order(graphs, "constant", 3)] == [3, 1]
     assert found[0].X.shape[1] == 1
@@ -260,6 +259,37 @@ def test_the_view_learner_lowers_agreement_and_pays_for_dropping(graphs):
     assert loss() < before - 0.1
 
 
-def test_a_view_learner_has_no_pooling():
-    view = ViewLearner(GIN(1))
-    assert not [name for name, _ in view.named_modules() if "pool" in name]
+def test_a_view_learner_has_nothing_that_it_does_not_use(batch):
+    """No pooling whose output is thrown away: every parameter has a gradient."""
+    view = ViewLearner(GIN(3))
+    view.sample(batch).sum().backward()
+    assert all(p.grad is not None for p in view.parameters())
+
+
+def test_linear_layers_start_as_those_of_adgcl():
+    torch.manual_seed(0)
+    model, view = Contrasted(GraphEncoder(GIN(3), build("mean", WIDTH))), ViewLearner(GIN(3))
+    layers = [m for part in (model, view) for m in part.modules() if isinstance(m, nn.Linear)]
+    for layer in layers:
+        bound = (6 / (layer.in_features + layer.out_features)) ** 0.5
+        assert layer.bias.abs().max() == 0
+        assert 0.5 * bound < layer.weight.abs().max() <= bound
+    assert len(layers) == 10 + 2 + 10 + 2
+
+
+def test_gin_and_pooling_see_the_same_direction_of_an_edge():
+    """Weight 1 on the edge (0, 1), none on (1, 0): node 0 hears node 1, in the GIN and in a PyG layer."""
+    index = torch.tensor([[0, 1], [1, 0]])
+    edges, weight, X = Edges.of(index, 2), torch.tensor([1.0, 0.0]), torch.tensor([[1.0], [10.0]])
+    ours = edges.sum_neighbours(X, weight)
+    theirs = GraphConv(1, 1, bias=False)
+    nn.init.ones_(theirs.lin_rel.weight)
+    nn.init.zeros_(theirs.lin_root.weight)
+    torch.testing.assert_close(ours, theirs(X, index.flip(0), weight))
+    assert ours.tolist() == [[10.0], [0.0]]
+
+
+def test_contrast_of_huge_embeddings_still_has_a_gradient():
+    torch.manual_seed(0)
+    Z, V = torch.randn(5, 4), torch.randn(5, 4)
+    torch.testing.assert_close(info_nce(1e25 * Z, 1e25 * V), info_nce(Z, V))

@@ -20,8 +20,8 @@ from uotpool.experiments.graph import adgcl, supervised, task
 from uotpool.experiments.graph.settings import Settings, make_pool
 from uotpool.experiments.protocols import split
 from uotpool.experiments.spec import Result, RunSpec, canonical
-from uotpool.experiments.statistics import samples
 from uotpool.experiments.store import Row
+from uotpool.experiments.tables import accuracy_table, optimism_table
 
 FAST = {"epochs": 2}
 
@@ -83,9 +83,11 @@ def test_a_run_and_the_same_run_again(graphs, pooling, settings, protocol):
     if pooling == "uotp-sinkhorn":
         assert first.epochs[0]["divergence"] >= 0
         assert first.epochs[0]["mass"] > 0
-    if settings.get("transductive"):
-        assert len(first.details["by_fold"]["accuracy"]) == 5
-        assert np.mean(first.details["by_fold"]["accuracy"]) == pytest.approx(first.metrics["accuracy"])
+        assert first.details["divergence"] >= 0
+    if "backbone" not in settings:
+        count = 10 if protocol == "paper" else 5 if settings.get("transductive") else 1
+        assert len(first.details["fold_accuracy"]) == len(first.details["split"]) == count
+        assert np.mean(first.details["fold_accuracy"]) == pytest.approx(first.metrics["accuracy"])
 
 
 @pytest.mark.parametrize("settings", [{"epochs": 5}, {"epochs": 40, "lr": 0.01, "backbone": "gin"}])
@@ -147,7 +149,17 @@ def test_inductive_training_does_not_see_the_test_graphs(graphs, monkeypatch):
     run(FAST | {"transductive": True})
     run(protocol="paper")
     test = split(graphs.y.numpy(), "fair", 0, 0).test
-    assert [len(given) for given in seen] == [len(graphs) - len(test), len(graphs), len(graphs)]
+    expected = graphs.subset(np.setdiff1d(np.arange(len(graphs)), test))
+    for given, wanted in zip(seen, (expected, graphs, graphs), strict=True):
+        assert torch.equal(given.edge_index, wanted.edge_index)
+        assert torch.equal(given.ptr, wanted.ptr)
+
+
+def test_references_of_a_pooling_come_from_training_graphs(graphs, monkeypatch):
+    rows = []
+    monkeypatch.setattr("uotpool.zoo.transport.WEGL.fit", lambda self, x: rows.append(len(x)))
+    adgcl.make_model(spec(pooling="wegl"), Settings(), graphs.subset([0, 1, 2]))
+    assert rows == [int(graphs.ptr[3])]
 
 
 def test_folds_of_the_papers_protocol():
@@ -240,6 +252,8 @@ def test_runs_of_a_seed():
         ({"settings": {"width": 3}}, "settings: expected names among"),
         ({"dataset": "musk1"}, "expected the name of a TU data set"),
         ({"dataset": "../MUTAG"}, "expected the name of a TU data set"),
+        ({"dataset": "mutag"}, "expected 'MUTAG', written exactly so"),
+        ({"settings": {"dropout": 1.0}}, "dropout: expected a number >= 0 and < 1"),
     ],
 )
 def test_bad_choices_are_refused_before_a_sweep_starts(choices, message):
@@ -273,9 +287,49 @@ def test_what_counts_for_the_fingerprint():
     assert fingerprint("graph", "mean") != fingerprint("graph", "uotp-sinkhorn")
 
 
-def test_a_run_tested_on_several_folds_counts_for_each():
-    found = Row(
-        spec(), "code", "done", 1, None, 1.0, 1.0, 1, {"accuracy": 0.7}, {"by_fold": {"accuracy": [0.6, 0.8]}}
-    )
-    assert samples([found], "accuracy")["mean", "rings"].values == {(0, 0): 0.6, (0, 1): 0.8}
-    assert samples([found], "auc") == {}
+def test_a_data_set_without_node_labels(monkeypatch):
+    made = dataclasses.replace(rings_and_stars(), x=None, num_node_labels=0)
+    monkeypatch.setattr(task, "_graphs", lambda name: made)
+    with pytest.raises(ValueError, match="features: expected 'constant', as rings has no node labels"):
+        run(FAST | {"features": "labels"})
+
+
+# ---------------------------------------------------------------------------------------------------------
+# tables of such runs
+
+
+def row(
+    protocol: str, fold: int, accuracy: float, settings: dict[str, Any] | None = None, seed: int = 0
+) -> Row:
+    found = spec(settings or {}, dataset="MUTAG", protocol=protocol, fold=fold, seed=seed)
+    return Row(found, "code", "done", 1, None, 1.0, 1.0, 1, {"accuracy": accuracy, "majority": 0.6}, {})
+
+
+def test_optimism_of_graphs_compares_seeds():
+    """Under "paper" a run is the mean of all folds, so it stands against the mean of the fair ones."""
+    fair = [row("fair", fold, value) for fold, value in enumerate([0.6, 0.9, 0.9, 0.9, 0.95])]
+    assert optimism_table([row("paper", 0, 0.85), *fair]).rows == [["mean", "+0.00"]]
+
+
+def test_a_table_says_its_settings_and_compares_only_like_with_published():
+    def table(settings):
+        return accuracy_table([row("paper", 0, 0.85, settings), row("paper", 0, 0.87, settings, 1)], "paper")
+
+    plain, short = table({}), table({"epochs": 5})
+    assert plain.head[1:3] == ["MUTAG", "MUTAG, published"]
+    assert "published" not in " ".join(short.head)
+    assert "settings" not in plain.title
+    assert short.title.endswith('settings {"epochs":5}')
+    assert "over seeds" in plain.notes[0]
+    assert plain.rows[0][1] == "86.00 ± 1.41"
+    assert accuracy_table([row("paper", 0, 0.85)], "paper").rows[0][1] == "85.00"  # one run has no deviation
+
+
+def test_a_metric_that_these_runs_do_not_have():
+    with pytest.raises(ValueError, match="metric: expected one that these runs have, got 'auc'"):
+        accuracy_table([row("paper", 0, 0.85)], "paper", "auc")
+
+
+def test_folds_of_runs_that_have_none():
+    with pytest.raises(ValueError, match="folds: expected 0"):
+        sweep.expand("graph", "MUTAG", "mean", "paper", folds=[1])

@@ -171,20 +171,19 @@ def _names(text: str) -> list[str]:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number >= 1, got {value}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number >= 1, got {text}")
+    return int(text)
 
 
 def _seeds(text: str) -> list[int]:
     """`3` is 0, 1, 2; `3,` and `0,3` are what they say."""
     if "," not in text:
         return list(range(_positive(text)))
-    numbers = [int(part) for part in text.split(",") if part]
-    if not numbers or min(numbers) < 0:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"expected numbers >= 0, by commas, got {text!r}")
-    return numbers
+    return [int(part) for part in parts]
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -222,8 +221,8 @@ def _sweep(args: argparse.Namespace) -> int:
 
 def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = False) -> int:
     console = Console(stderr=True)
-    if dry and not args.store.exists():
-        store = Store(":memory:")
+    if dry:
+        store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
     else:
         store = Store(args.store)
     plan = sweep.plan(specs, store)
@@ -291,7 +290,10 @@ def _export(args: argparse.Namespace) -> int:
 def _table(args: argparse.Namespace) -> int:
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
-    rows, notes = _source(args, None if args.kind == "settings" else canonical(dict(args.set)))
+    several = args.kind in ("settings", "optimism")
+    rows, notes = _source(args, None if several else canonical(dict(args.set)))
+    if args.kind == "optimism":
+        rows = _same_training(rows, dict(args.set))
     if args.seeds:
         rows = [row for row in rows if row.spec.seed in args.seeds]
     names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
@@ -311,6 +313,14 @@ def _table(args: argparse.Namespace) -> int:
     table.notes += notes
     sys.stdout.write(table.render(args.format))
     return 0
+
+
+def _same_training(rows: Sequence[Row], fair: dict[str, Any]) -> list[Row]:
+    """Fair runs with these settings, and runs under "paper" with those of them that it does not have anyway."""
+    implied = {"transductive": True, "lr": 5e-4, "weight_decay": 5e-3}
+    plain = {name: value for name, value in fair.items() if implied.get(name) != value}
+    wanted = {"fair": canonical(fair), "paper": canonical(plain)}
+    return [row for row in rows if row.spec.settings == wanted[row.spec.protocol]]
 
 
 def _comparison(rows: Sequence[Row], names: Sequence[str], args: argparse.Namespace) -> Table:

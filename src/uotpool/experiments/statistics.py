@@ -35,22 +35,24 @@ class Sample:
     def seeds(self) -> int:
         return len({seed for seed, _ in self.values})
 
+    def by_seed(self) -> Sample:
+        """The means of the seeds, as cases (seed, 0)."""
+        seeds = sorted({seed for seed, _ in self.values})
+        means = {s: np.mean([value for (seed, _), value in self.values.items() if seed == s]) for s in seeds}
+        return Sample({(s, 0): float(mean) for s, mean in means.items()})
+
     def __len__(self) -> int:
         return len(self.values)
 
 
 def samples(rows: Iterable[Row], metric: str) -> dict[tuple[str, str], Sample]:
-    """By (pooling, data set). A run that was tested on several folds counts as one of each."""
+    """By (pooling, data set). A run that tests one model on several folds is one number: they hang together."""
     found: dict[tuple[str, str], dict[Case, float]] = defaultdict(dict)
     for row in rows:
-        cases = found[row.spec.pooling, row.spec.dataset]
-        each = row.details.get("by_fold", {}).get(metric)
         value = row.metrics.get(metric, row.details.get(metric))
-        if each is not None:
-            cases |= {(row.spec.seed, fold): number for fold, number in enumerate(each)}
-        elif value is not None:
-            cases[row.spec.seed, row.spec.fold] = value
-    return {key: Sample(values) for key, values in found.items() if values}
+        if value is not None:
+            found[row.spec.pooling, row.spec.dataset][row.spec.seed, row.spec.fold] = value
+    return {key: Sample(values) for key, values in found.items()}
 
 
 def common(parts: Sequence[Sample]) -> list[Sample]:

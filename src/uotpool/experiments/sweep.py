@@ -83,6 +83,10 @@ def expand(
         for fold in fold_numbers
         if fold < fold_count(module, rule, settings[name])
     ]
+    if not specs:
+        raise ValueError(
+            f"folds: expected 0, as these runs are tested on all folds at once, got {fold_numbers}"
+        )
     return list(dict.fromkeys(specs))
 
 

@@ -10,7 +10,7 @@ from uotpool.experiments import paper
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.render import Table
-from uotpool.experiments.statistics import Comparison, Sample, compare, holm, ranks, samples, sign
+from uotpool.experiments.statistics import Comparison, Sample, common, compare, holm, ranks, samples, sign
 from uotpool.experiments.store import Row
 
 # What must be said of numbers under "paper", by task.
@@ -22,6 +22,25 @@ OPTIMISTIC = {
 # The last two are of the hold-out and of the plan of a UOT pooling.
 METRICS = ("accuracy", "balanced_accuracy", "auc", "loss", "validation_loss", "divergence")
 PLAIN = ("loss", "validation_loss", "divergence")  # not in per cent
+
+
+def _found(rows: Sequence[Row], protocol: str, metric: str) -> dict[tuple[str, str], Sample]:
+    """The samples, or what is missing."""
+    chosen = [row for row in rows if row.spec.protocol == protocol]
+    if not chosen:
+        raise ValueError(f"protocol: expected one with runs, got {protocol!r}, with no run")
+    if not (found := samples(chosen, metric)):
+        raise ValueError(f"metric: expected one that these runs have, got {metric!r}")
+    return found
+
+
+def _settings(rows: Sequence[Row]) -> str:
+    return rows[0].spec.settings if len({row.spec.settings for row in rows}) == 1 else "several"
+
+
+def with_settings(rows: Sequence[Row]) -> str:
+    """For a title: what all runs were set to, if that is not the default."""
+    return "" if (found := _settings(rows)) == "{}" else f", settings {found}"
 
 
 def optimistic(rows: Sequence[Row]) -> str:
@@ -56,20 +75,18 @@ def select(
 
 def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy") -> Table:
     """Poolings by data sets, mean +- standard deviation in per cent, with the paper's numbers and ranks."""
-    found = samples([row for row in rows if row.spec.protocol == protocol], metric)
-    if not found:
-        raise ValueError(f"protocol: expected one with runs, got {protocol!r}, with no run")
+    found = _found(rows, protocol, metric)
     poolings = _ordered(found)
     datasets = list(dict.fromkeys(d for _, d in found))
     ranked = ranks(found, sign(metric))
     most = {d: max(len(s) for (_, name), s in found.items() if name == d) for d in datasets}
-    beside = metric == "accuracy" and protocol == "paper"
+    beside = metric == "accuracy" and protocol == "paper" and _settings(rows) == "{}"
     head = ["pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"]
     for name in datasets:
         head.append(name)
         if beside and any((p, name) in paper.TABLE_1 for p in poolings):
             head.append(f"{name}, published")
-    table = Table(f"{metric}, protocol {protocol}", [*head, "mean rank"], [])
+    table = Table(f"{metric}, protocol {protocol}{with_settings(rows)}", [*head, "mean rank"], [])
     for p in poolings:
         cells = [p]
         for name in head[1:]:
@@ -86,9 +103,8 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
     unit = "" if metric in PLAIN else ", per cent"
     runs = sorted({(len(s), s.seeds) for s in found.values()})
     brackets = ", in brackets where they are fewer than others'" if len(runs) > 1 else ""
-    table.notes.append(
-        f"mean ± standard deviation over folds and seeds{unit}; runs a cell{brackets}: " + _counts(runs)
-    )
+    over = "seeds" if rows[0].spec.task == "graph" and protocol == "paper" else "folds and seeds"
+    table.notes.append(f"mean ± standard deviation over {over}{unit}; runs a cell{brackets}: " + _counts(runs))
     if ranked.datasets:
         where = ", ".join(ranked.datasets)
         table.notes.append(f"mean rank: on the runs that all poolings have, over {where}")
@@ -104,7 +120,8 @@ def cell(sample: Sample | None, metric: str, most: int = 0) -> str:
         return ""
     unit, digits = (1, 3) if metric in PLAIN else (100, 2)
     fewer = f" [{len(sample)}]" if len(sample) < most else ""
-    return f"{unit * sample.mean:.{digits}f} ± {unit * sample.std:.{digits}f}{fewer}"
+    spread = f" ± {unit * sample.std:.{digits}f}" if len(sample) > 1 else ""
+    return f"{unit * sample.mean:.{digits}f}{spread}{fewer}"
 
 
 def _diverged(rows: Iterable[Row]) -> list[str]:
@@ -155,14 +172,22 @@ def _mark_best(
 
 
 def optimism_table(rows: Sequence[Row], metric: str = "accuracy") -> Table:
-    """The paper's protocol less the fair one, in points, on the folds and seeds that both have."""
+    """The paper's protocol less the fair one, in points, on the folds and seeds that both have.
+
+    Of graphs under "paper" a run is the mean of all folds, so seeds are compared.
+    """
     by_protocol = {p: samples([row for row in rows if row.spec.protocol == p], metric) for p in PROTOCOLS}
-    gaps = {key: _gap(ours, by_protocol["fair"].get(key)) for key, ours in by_protocol["paper"].items()}
+    by_seed = any(row.spec.task == "graph" for row in rows)
+    gaps = {
+        key: _gap(ours, by_protocol["fair"].get(key), by_seed) for key, ours in by_protocol["paper"].items()
+    }
     both = [key for key, gap in gaps.items() if gap is not None]
     if not both:
         raise ValueError("protocol: expected the same runs under both protocols, got no such run")
     datasets = list(dict.fromkeys(d for _, d in both))
-    table = Table(f"protocol paper less protocol fair ({metric}, points)", ["pooling", *datasets], [])
+    fair = [row for row in rows if row.spec.protocol == "fair"]
+    title = f"protocol paper less protocol fair ({metric}, points{with_settings(fair)})"
+    table = Table(title, ["pooling", *datasets], [])
     for p in _ordered({key: by_protocol["fair"][key] for key in both}):
         found = [gaps.get((p, d)) for d in datasets]
         table.rows.append([p, *("" if gap is None else f"{100 * gap:+.2f}" for gap in found)])
@@ -170,25 +195,27 @@ def optimism_table(rows: Sequence[Row], metric: str = "accuracy") -> Table:
     return table
 
 
-def _gap(paper_runs: Sample, fair_runs: Sample | None) -> float | None:
-    """On the folds and seeds that both have."""
-    common = paper_runs.values.keys() & (fair_runs.values.keys() if fair_runs else set())
-    if not common or fair_runs is None:
+def _gap(paper_runs: Sample, fair_runs: Sample | None, by_seed: bool) -> float | None:
+    """On the folds and seeds that both have, or the seeds."""
+    if fair_runs is None:
         return None
-    return sum(paper_runs.values[case] - fair_runs.values[case] for case in sorted(common)) / len(common)
+    if by_seed:
+        paper_runs, fair_runs = paper_runs.by_seed(), fair_runs.by_seed()
+    both = common([paper_runs, fair_runs])
+    return both[0].mean - both[1].mean if len(both[0]) else None
 
 
 def comparison_table(
     rows: Sequence[Row], pooling: str, protocol: str = "fair", metric: str = "accuracy"
 ) -> Table:
     """One pooling against all others: difference in points and the verdict of the corrected test."""
-    found = samples([row for row in rows if row.spec.protocol == protocol], metric)
+    found = _found(rows, protocol, metric)
     datasets = [d for (p, d) in found if p == pooling]
     if not datasets:
         raise ValueError(f"pooling: expected one with runs under {protocol!r}, got {pooling!r}, with no run")
     scale, unit = (1, "") if metric in PLAIN else (100, ", points")
     table = Table(
-        f"{pooling} less each other pooling ({metric}{unit}; protocol {protocol})",
+        f"{pooling} less each other pooling ({metric}{unit}; protocol {protocol}{with_settings(rows)})",
         ["against", *datasets, "wins", "ties", "losses"],
         [],
     )
@@ -241,7 +268,11 @@ def cost_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
         parameters[row.spec.pooling] = max(parameters.get(row.spec.pooling, 0), row.parameters or 0)
     datasets = list(dict.fromkeys(d for _, d in seconds))
     median = {key: statistics.median(values) for key, values in seconds.items()}
-    table = Table(f"seconds of a run, protocol {protocol}", ["pooling", *datasets, "parameters"], [])
+    table = Table(
+        f"seconds of a run, protocol {protocol}{with_settings(chosen)}",
+        ["pooling", *datasets, "parameters"],
+        [],
+    )
     for pooling in sorted(parameters, key=by_pooling):
         cells = [pooling]
         for d in datasets:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from uotpool.experiments.render import Table
+from uotpool.experiments.spec import canonical
 from uotpool.experiments.statistics import Sample, common, compare, samples, sign
 from uotpool.experiments.store import Row
 from uotpool.experiments.tables import PLAIN, by_pooling, cell, optimistic
 
 Flat = dict[str, Any]
-Variant = tuple[str, str]  # pooling, settings that are varied
+Variant = tuple[str, str]  # pooling, settings that are varied as canonical JSON
 
 
 def flat(settings: Mapping[str, Any]) -> Flat:
@@ -58,9 +59,9 @@ def settings_table(
     order = sorted(values, key=lambda variant: (by_pooling(variant[0]), len(variant[1]), variant[1]))
     for pooling, text in order:
         found = values[pooling, text]
-        against = _verdicts(found, values.get((pooling, "")), metric) if text else ""
+        against = _verdicts(found, values.get((pooling, "{}")), metric) if text != "{}" else ""
         shown = [cell(found.get(dataset), metric) if _any(found, dataset) else "" for dataset in datasets]
-        table.rows.append([pooling, text or "default", *shown, against])
+        table.rows.append([pooling, _written(json.loads(text)) or "default", *shown, against])
     _mark_best(table, order, values, datasets, sign(metric))
     _add_notes(table, values, datasets, fixed, metric)
     if protocol == "paper":
@@ -78,7 +79,7 @@ def _by_variant(
             continue
         varied = {name: value for name, value in options.items() if name not in fixed}
         if vary is None or set(varied) <= set(vary):
-            text = _written(varied)
+            text = canonical(varied)
             groups.setdefault((row.spec.pooling, text), []).append(row)
     return {
         variant: {dataset: sample for (_, dataset), sample in samples(group, metric).items()}

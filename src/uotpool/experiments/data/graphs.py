@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
@@ -115,6 +115,12 @@ class Graphs:
             self.num_node_labels,
             self.num_classes,
         )
+
+    def without_loops(self) -> Graphs:
+        """The same graphs without edges from a node to itself."""
+        kept = self.edge_index[0] != self.edge_index[1]
+        before = torch.cat([kept.new_zeros(1, dtype=torch.long), kept.cumsum(0)])
+        return replace(self, edge_index=self.edge_index[:, kept], edge_ptr=before[self.edge_ptr])
 
     def statistics(self) -> GraphStatistics:
         """As Table 4 of the paper counts: an edge once and not once for each direction, self-loops too."""

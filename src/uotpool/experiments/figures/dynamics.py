@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from uotpool import plan_stats
 from uotpool.experiments.figures import trained
 from uotpool.experiments.graph.settings import MOST_EPOCHS, Settings
 
@@ -24,7 +25,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     divergence, support = [], []
     for epoch, (graphs, encoder) in enumerate(trained.epochs("MUTAG", seed, Settings(epochs=last))):
         found = trained.plans(encoder, graphs, torch.arange(MEASURED))
-        divergence.append(np.mean([from_uniform(P) for P in found]))
+        divergence.append(np.mean([float(plan_stats(P.T).divergence) for P in found]))
         support.append(np.mean([share_that_holds(P, HELD) for P in found]))
         if epoch in moments:
             # Times the number of entries of a graph's plan: 1 is uniform, in small and in large graphs.
@@ -36,11 +37,6 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
         f"{100 * support[-1]:.1f} % after"
     ]
     return figure, words
-
-
-def from_uniform(P: Tensor) -> float:
-    """KL(P | uniform), in nats, for a plan of mass 1."""
-    return float((P * (P * P.numel()).clamp(min=1e-30).log()).sum())
 
 
 def share_that_holds(P: Tensor, mass: float) -> float:
@@ -65,7 +61,7 @@ def _figure(pictures: dict[int, np.ndarray], divergence: np.ndarray, support: np
     figure.colorbar(image, ax=axes, label="plan, 1 = uniform", pad=0.01)
     half = len(pictures) // 2
     for place, values, label in (
-        (grid[1, :half], divergence, "KL(plan | uniform), nats"),
+        (grid[1, :half], divergence, "divergence from uniform, nats"),
         (grid[1, half:], 100 * support, f"share that holds {100 * HELD:.0f} %, %"),
     ):
         ax = figure.add_subplot(place)

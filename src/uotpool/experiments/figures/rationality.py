@@ -45,9 +45,11 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     words = []
     for dataset, part in zip(DATASETS, parts, strict=True):
         settings = Settings(epochs=1 if quick else MOST_EPOCHS)
-        *_, (graphs, encoder) = trained.epochs(dataset, seed, settings)
-        looked = _look(graphs, encoder)
-        said = [_like_nodes(looked), _bridges(looked)]
+        training = trained.epochs(dataset, seed, settings)
+        before = _look(*next(training))
+        *_, last = training
+        looked = _look(*last)
+        said = _compared(before, looked)
         words += [f"{dataset}: {text}" for text in said]
         part.suptitle(f"{dataset}: " + ";\n".join(said), fontsize=9)
         drawn = [one for one in looked if SIZES[0] <= len(one.colours) <= SIZES[1]][:DRAWN]
@@ -60,7 +62,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
 
 
 def _look(graphs: Graphs, encoder: GraphEncoder) -> list[Looked]:
-    which = torch.arange(MEASURED)
+    which = torch.linspace(0, len(graphs) - 1, MEASURED).long()  # sorted by class, perhaps
     part = graphs.subset(which)
     found = []
     for g, P in enumerate(trained.plans(encoder, graphs, which)):
@@ -75,34 +77,38 @@ def _look(graphs: Graphs, encoder: GraphEncoder) -> list[Looked]:
     return found
 
 
-def _like_nodes(looked: list[Looked]) -> str:
-    """Columns of the plan (each of mass 1) of nodes in different graphs: those alike, and all."""
-    columns = np.concatenate([one.P / one.P.sum(0) for one in looked], axis=1)
+def _compared(before: list[Looked], after: list[Looked]) -> list[str]:
+    """In words; before training beside it, as a network that has learned nothing also sees like nodes alike."""
+    (alike_0, unlike_0), (alike, unlike) = _differences(before), _differences(after)
+    (joining_0, others_0), (joining, others) = _masses(before), _masses(after)
+    return [
+        f"columns of nodes with the same surroundings in different graphs differ by {alike:.3f} (total "
+        f"variation), of others by {unlike:.3f} (before training {alike_0:.3f}, {unlike_0:.3f})",
+        f"nodes that join parts of a graph have {joining:.2f} times the mass of a uniform plan, others "
+        f"{others:.2f} times (before training {joining_0:.2f}, {others_0:.2f})",
+    ]
+
+
+def _differences(looked: list[Looked]) -> tuple[float, float]:
+    """Of columns of the plan (each of mass 1) of nodes in different graphs: those alike, and the others."""
+    columns = np.concatenate([one.P / one.P.sum(0).clip(min=1e-30) for one in looked], axis=1)
     colours = np.array([c for one in looked for c in one.colours])
     graph = np.repeat(np.arange(len(looked)), [len(one.colours) for one in looked])
     distance = np.abs(columns[:, :, None] - columns[:, None, :]).sum(0) / 2
     other = graph[:, None] != graph[None, :]
     same = colours[:, None] == colours[None, :]
-    alike, unlike = distance[other & same].mean(), distance[other & ~same].mean()
-    return (
-        f"columns of nodes with the same surroundings in different graphs differ by {alike:.3f} "
-        f"(total variation), of others by {unlike:.3f}"
-    )
+    return float(distance[other & same].mean()), float(distance[other & ~same].mean())
 
 
-def _bridges(looked: list[Looked]) -> str:
-    """Mass of the nodes whose removal leaves their graph in more parts."""
-    bridging, others = [], []
+def _masses(looked: list[Looked]) -> tuple[float, float]:
+    """Mean mass of nodes whose removal leaves their graph in more parts, and of the others; 1 is uniform."""
+    joining: list[float] = []
+    others: list[float] = []
     for one in looked:
         cuts = set(nx.articulation_points(one.graph))
-        bridging += [w for n, w in enumerate(one.weights) if n in cuts]
-        others += [w for n, w in enumerate(one.weights) if n not in cuts]
-    if not bridging:
-        return "no node joins parts of a graph"
-    return (
-        f"nodes that join parts of a graph have {np.mean(bridging):.2f} times the mass of a uniform plan, "
-        f"others {np.mean(others):.2f} times"
-    )
+        for node, weight in enumerate(one.weights):
+            (joining if node in cuts else others).append(weight)
+    return float(np.mean(joining)), float(np.mean(others))
 
 
 def _draw_graph(ax: Axes, one: Looked, order: list[int]) -> None:

@@ -42,4 +42,6 @@ def plans(encoder: GraphEncoder, graphs: Graphs, which: Tensor) -> list[Tensor]:
     return [part.T / part.sum() for part in P.split(batch.ptr.diff().tolist())]
 
 
-_load = lru_cache(data.load)
+@lru_cache(maxsize=1)
+def _load(dataset: str) -> Graphs:
+    return data.load(dataset).without_loops()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,16 @@ from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph import svm
 from uotpool.experiments.graph.batches import Batch, in_order, shuffled
 from uotpool.experiments.graph.contrast import Contrasted, Trainer, ViewLearner
-from uotpool.experiments.graph.encoder import GIN, GraphEncoder
-from uotpool.experiments.graph.metrics import SHOWN, Ints, by_fold, class_metrics, majority, plan_facts
-from uotpool.experiments.graph.settings import Settings, make_pool
-from uotpool.experiments.protocols import FOLDS, split
+from uotpool.experiments.graph.encoder import GraphEncoder
+from uotpool.experiments.graph.metrics import Ints, by_fold, class_metrics, majority, plan_facts, some_of
+from uotpool.experiments.graph.models import LARGE_BATCH, make_encoder, make_gin
+from uotpool.experiments.graph.settings import Settings
+from uotpool.experiments.protocols import FOLDS, Split, split
 from uotpool.experiments.spec import Report, Result, RunSpec
 from uotpool.experiments.training import seed_for
 
 PAPER_FOLDS = 10  # of the authors' code; their text says 5
 PAPER_VALIDATION = 0.2
-EMBEDDING_BATCH = 128
 
 Embeddings = npt.NDArray[np.float64]
 
@@ -41,16 +40,19 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
     inductive = spec.protocol == "fair" and not settings.transductive
     seen = graphs.subset(judge.folds[0].train) if inductive else graphs
     model = make_model(spec, settings, seen)
-    curves = []
+    shown = Batch.of(graphs, settings.features, some_of(graphs))
+    curves: list[dict[str, Any]] = []
+    facts: dict[str, Any] = {}
     diverged = False
     for epoch in training(spec, settings, model, seen, report):
         found = embed(model.encoder, graphs, settings.features)
         diverged = not np.isfinite(found).all() or not math.isfinite(epoch["contrast"] + epoch["dropped"])
         if diverged:
             break  # a parameter that is NaN stays so
-        shown = Batch.of(graphs, settings.features, torch.arange(min(SHOWN, len(graphs))))
-        curves.append(epoch | judge.look(found) | plan_facts(model.encoder, shown))
+        facts = plan_facts(model.encoder, shown)
+        curves.append(epoch | judge.look(found) | facts)
     metrics, details = judge.result()
+    details |= facts | {"split": [fold.packed(len(graphs)) for fold in judge.folds]}
     return Result(
         metrics=metrics,
         epochs=curves,
@@ -60,23 +62,9 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
 
 
 def make_model(spec: RunSpec, settings: Settings, graphs: Graphs) -> Contrasted:
-    """The same encoder for every pooling; references of a pooling are taken from the graphs of training."""
-    torch.manual_seed(seed_for(spec, "pool"))
-    pool = make_pool(spec, settings)
-    torch.manual_seed(seed_for(spec, "encoder"))
-    encoder = GraphEncoder(GIN(_in_dim(graphs, settings)), pool)
+    encoder = make_encoder(spec, settings, graphs)
     torch.manual_seed(seed_for(spec, "head"))
-    model = Contrasted(encoder)
-    if pool.needs_fit:
-        with torch.no_grad():
-            rows = [encoder.gin(batch) for batch in in_order(graphs, settings.features, EMBEDDING_BATCH)]
-        torch.manual_seed(seed_for(spec, "fit"))
-        pool.fit(torch.cat(rows))
-    return model
-
-
-def _in_dim(graphs: Graphs, settings: Settings) -> int:
-    return 1 if settings.features == "constant" else graphs.num_node_labels
+    return Contrasted(encoder)
 
 
 def training(
@@ -84,7 +72,7 @@ def training(
 ) -> Iterator[dict[str, Any]]:
     """Train epoch by epoch; yields the mean losses of each."""
     torch.manual_seed(seed_for(spec, "view"))
-    view = ViewLearner(GIN(_in_dim(graphs, settings)))
+    view = ViewLearner(make_gin(settings, graphs))
     trainer = Trainer(model, view, settings.lr)
     order = torch.Generator().manual_seed(seed_for(spec, "order"))
     torch.manual_seed(seed_for(spec, "training"))
@@ -100,24 +88,19 @@ def training(
 def embed(encoder: GraphEncoder, graphs: Graphs, kind: str) -> Embeddings:
     """(graphs, out_dim): before the projection head."""
     encoder.eval()
-    found = torch.cat([encoder(batch) for batch in in_order(graphs, kind, EMBEDDING_BATCH)])
+    found = torch.cat([encoder(batch) for batch in in_order(graphs, kind, LARGE_BATCH)])
     return found.double().numpy()
 
 
-@dataclass(frozen=True)
-class _Fold:
-    train: Ints
-    test: Ints
-    validation: Ints  # empty where cross-validation within `train` makes the choices
-
-
-def _outer(y: Ints, seed: int, fold: int) -> _Fold:
+def _outer(y: Ints, seed: int, fold: int) -> Split:
+    """Cross-validation within the training graphs makes the choices, so there is no hold-out."""
     parts = split(y, "fair", fold, seed)
-    return _Fold(np.sort(np.concatenate([parts.train, parts.validation])), parts.test, y[:0])
+    train = np.sort(np.concatenate([parts.train, parts.validation]))
+    return Split(train, y[:0], parts.test, train)
 
 
 class _PaperJudge:
-    """As AD-GCL's code: 10 folds; of the rest 20 % for validation; one epoch for all folds, by validation.
+    """As the authors' code: C = 1, 10 folds; of the rest 20 % for validation; one epoch for all, by validation.
 
     Unlike there, the folds stay the same from epoch to epoch. Validation graphs of one fold are test graphs of
     another, so the choice of the epoch has seen them.
@@ -128,7 +111,7 @@ class _PaperJudge:
         self.folds = []
         for rest, test in KFold(PAPER_FOLDS, shuffle=True, random_state=seed).split(y):
             train, validation = train_test_split(rest, test_size=PAPER_VALIDATION, random_state=seed)
-            self.folds.append(_Fold(train, test, validation))
+            self.folds.append(Split(train, validation, test, train))
         self._epoch = 0
         self._best: tuple[float, int, list[dict[str, float]]] = (-1.0, 0, [])
         self._last = 0.0
@@ -138,7 +121,7 @@ class _PaperJudge:
         scores, found = [], []
         for fold in self.folds:
             parts = {"validation": fold.validation, "test": fold.test}
-            said = svm.evaluate(X, self._y, fold.train, parts).predictions
+            said = svm.classify(X, self._y, fold.train, parts)
             scores.append(float((said["validation"] == self._y[fold.validation]).mean()))
             found.append(class_metrics(said["test"], self._y[fold.test], self._y[fold.train]))
         score, self._last = float(np.mean(scores)), float(np.mean([f["accuracy"] for f in found]))
@@ -151,14 +134,14 @@ class _PaperJudge:
         if epoch == 0:
             found = [_by_majority(self._y, fold) for fold in self.folds]
         means, each = by_fold(found)
-        facts = {"epoch": epoch, "validation_accuracy": score, "last_accuracy": self._last}
-        return means, facts | {"fold_accuracy": each["accuracy"]}
+        facts = {"validation_accuracy": score, "last_accuracy": self._last} if epoch else {}
+        return means, facts | {"epoch": epoch, "fold_accuracy": each["accuracy"]}
 
 
 class _FairJudge:
     """Each outer fold by itself: cross-validation within its training graphs chooses C and epoch."""
 
-    def __init__(self, y: Ints, folds: list[_Fold]) -> None:
+    def __init__(self, y: Ints, folds: list[Split]) -> None:
         self._y = y
         self.folds = folds
         self._epoch = 0
@@ -183,16 +166,17 @@ class _FairJudge:
         ]
         means, each = by_fold(found)
         epochs = [epoch for _, epoch, _, _ in self._best]
-        facts: dict[str, Any] = {
-            "epoch": min(epochs),
-            "epochs": epochs,
-            "C": [c for _, _, c, _ in self._best],
-            "validation_accuracy": float(np.mean([score for score, *_ in self._best])),
-        }
-        return means, facts | ({"by_fold": each} if len(self.folds) > 1 else {})
+        facts: dict[str, Any] = {"epoch": min(epochs), "fold_accuracy": each["accuracy"]}
+        if min(epochs) > 0:
+            facts |= {
+                "epochs": epochs,
+                "C": [c for _, _, c, _ in self._best],
+                "validation_accuracy": float(np.mean([score for score, *_ in self._best])),
+            }
+        return means, facts
 
 
-def _by_majority(y: Ints, fold: _Fold) -> dict[str, float]:
+def _by_majority(y: Ints, fold: Split) -> dict[str, float]:
     """No epoch was finite: nothing was learned but which class is the largest."""
     said = np.full(len(fold.test), majority(y[fold.train]))
     return class_metrics(said, y[fold.test], y[fold.train])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from uotpool.experiments.graph.batches import Batch
-from uotpool.experiments.graph.encoder import GIN, WIDTH, GraphEncoder
+from uotpool.experiments.graph.encoder import GIN, WIDTH, GraphEncoder, draw_linear
 
 TEMPERATURE = 0.2  # of the contrast
 DROP_PENALTY = 5.0
@@ -24,6 +24,7 @@ class Contrasted(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = nn.Sequential(nn.Linear(encoder.pool.out_dim, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+        draw_linear(self.head)
 
     def forward(self, batch: Batch, weight: Tensor | None = None) -> Tensor:
         out: Tensor = self.head(self.encoder(batch, weight))
@@ -38,6 +39,8 @@ class ViewLearner(nn.Module):
         self.gin = gin
         self.ends = nn.Linear(2 * WIDTH, EDGE_WIDTH)
         self.out = nn.Linear(EDGE_WIDTH, 1)
+        for layer in (self.ends, self.out):
+            draw_linear(layer)
 
     def forward(self, batch: Batch) -> Tensor:
         H = self.gin(batch)
@@ -61,10 +64,15 @@ def gates(logits: Tensor) -> Tensor:
 
 def info_nce(Z: Tensor, Z_view: Tensor) -> Tensor:
     """Each graph against its own view and the views of the others, both ways, at temperature 0.2."""
-    similarity = nn.functional.normalize(Z, dim=1) @ nn.functional.normalize(Z_view, dim=1).T / TEMPERATURE
+    similarity = _directions(Z) @ _directions(Z_view).T / TEMPERATURE
     own = similarity.diagonal()
     others = similarity.masked_fill(torch.eye(len(Z), dtype=torch.bool, device=Z.device), -torch.inf)
     return (others.logsumexp(0) + others.logsumexp(1)).mean() / 2 - own.mean()
+
+
+def _directions(Z: Tensor) -> Tensor:
+    """Rows of norm 1; scaled first, as the square of a large number is not finite."""
+    return nn.functional.normalize(Z / Z.detach().abs().amax(1, keepdim=True).clamp(min=1e-12), dim=1)
 
 
 def dropped_share(batch: Batch, weight: Tensor) -> Tensor:

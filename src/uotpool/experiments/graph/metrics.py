@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from uotpool import UOTPooling, plan_stats
+from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph.batches import Batch
 from uotpool.experiments.graph.encoder import GraphEncoder
 
@@ -35,6 +37,11 @@ def by_fold(found: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], dic
     """Means over the folds, and each fold."""
     each = {name: [fold[name] for fold in found] for name in found[0]}
     return {name: float(np.mean(values)) for name, values in each.items()}, each
+
+
+def some_of(graphs: Graphs) -> Tensor:
+    """Numbers of graphs from all over the data set, which may be sorted by class."""
+    return torch.linspace(0, len(graphs) - 1, min(SHOWN, len(graphs))).long()
 
 
 def uot_of(encoder: GraphEncoder) -> UOTPooling | None:

@@ -35,6 +35,7 @@ class Settings:
     epochs: int | None = None  # None: of Table 4, or 50 for "gin"
     batch: int = 32
     lr: float = 1e-3
+    dropout: float = 0.0  # in the encoder; the authors' code has 0.5, AD-GCL's 0
     hidden: int = WIDTH
     transductive: bool = False  # under "fair": the test graphs take part in the contrast, without labels
     pool: dict[str, Any] = field(default_factory=dict)  # options of `zoo.build`
@@ -47,6 +48,8 @@ class Settings:
         checks.count("batch", self.batch, 2)
         checks.count("hidden", self.hidden, 1)
         checks.number("lr", self.lr, positive=True)
+        if checks.number("dropout", self.dropout, positive=False) >= 1:
+            checks.fail("dropout", "a number >= 0 and < 1", self.dropout)
         checks.flag("transductive", self.transductive)
         if not isinstance(self.pool, dict):
             checks.fail("pool", "a table of options", self.pool, TypeError)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph.batches import Batch, in_order, shuffled
-from uotpool.experiments.graph.encoder import GIN, GraphEncoder
-from uotpool.experiments.graph.metrics import SHOWN, class_metrics, majority, plan_facts
-from uotpool.experiments.graph.settings import Settings, make_pool
+from uotpool.experiments.graph.encoder import GraphEncoder
+from uotpool.experiments.graph.metrics import class_metrics, majority, plan_facts, some_of
+from uotpool.experiments.graph.models import LARGE_BATCH, make_encoder
+from uotpool.experiments.graph.settings import Settings
 from uotpool.experiments.protocols import split
 from uotpool.experiments.spec import Report, Result, RunSpec
 from uotpool.experiments.training import seed_for
 
-TEST_BATCH = 128
 cross_entropy = nn.functional.cross_entropy
 
 
@@ -45,6 +45,7 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
     order = torch.Generator().manual_seed(seed_for(spec, "order"))
     epochs = settings.epochs_on(spec.dataset)
     best, chosen, state = math.inf, 0, copy.deepcopy(model.state_dict())
+    shown = Batch.of(validation, settings.features, some_of(validation))
     curves: list[dict[str, Any]] = []
     diverged = False
     for epoch in range(1, epochs + 1):
@@ -55,11 +56,8 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
         if diverged:
             break
         accuracy = float((logits.argmax(1) == validation.y).float().mean())
-        shown = Batch.of(test, settings.features, torch.arange(min(SHOWN, len(test))))
-        curves.append(
-            {"train_loss": train_loss, "validation_loss": loss, "validation_accuracy": accuracy}
-            | plan_facts(model.encoder, shown)
-        )
+        losses = {"train_loss": train_loss, "validation_loss": loss, "validation_accuracy": accuracy}
+        curves.append(losses | plan_facts(model.encoder, shown))
         if loss < best:
             best, chosen, state = loss, epoch, copy.deepcopy(model.state_dict())
         report(epoch, epochs)
@@ -76,25 +74,16 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
             "validation_loss": best if chosen else None,
             "diverged": int(diverged),
             "split": parts.packed(len(graphs)),
-        },
+        }
+        | (plan_facts(model.encoder, shown) if chosen else {}),
         parameters=sum(p.numel() for p in model.parameters()),
     )
 
 
 def make_model(spec: RunSpec, settings: Settings, train: Graphs) -> GraphClassifier:
-    torch.manual_seed(seed_for(spec, "pool"))
-    pool = make_pool(spec, settings)
-    torch.manual_seed(seed_for(spec, "encoder"))
-    in_dim = 1 if settings.features == "constant" else train.num_node_labels
-    encoder = GraphEncoder(GIN(in_dim), pool)
+    encoder = make_encoder(spec, settings, train)
     torch.manual_seed(seed_for(spec, "head"))
-    model = GraphClassifier(encoder, train.num_classes)
-    if pool.needs_fit:
-        with torch.no_grad():
-            rows = [encoder.gin(batch) for batch in in_order(train, settings.features, TEST_BATCH)]
-        torch.manual_seed(seed_for(spec, "fit"))
-        pool.fit(torch.cat(rows))
-    return model
+    return GraphClassifier(encoder, train.num_classes)
 
 
 def train_epoch(
@@ -119,4 +108,4 @@ def train_epoch(
 @torch.no_grad()
 def predict(model: GraphClassifier, graphs: Graphs, kind: str) -> Tensor:
     model.eval()
-    return torch.cat([model(batch) for batch in in_order(graphs, kind, TEST_BATCH)])
+    return torch.cat([model(batch) for batch in in_order(graphs, kind, LARGE_BATCH)])

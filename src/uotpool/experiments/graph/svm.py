@@ -70,6 +70,24 @@ def evaluate(
     return Scored(float(C[best]), {name: said[_indices(part)] for name, part in parts.items()}, accuracies)
 
 
+def classify(
+    X: npt.ArrayLike, y: npt.ArrayLike, train: npt.ArrayLike, parts: Mapping[str, npt.ArrayLike], C: float = 1.0
+) -> dict[str, Ints]:
+    """make_pipeline(StandardScaler(), LinearSVC(dual=False, C=C)), at the optimum: predictions of each part.
+
+    Args:
+        X, y, train, parts: as of `evaluate`.
+        C: positive.
+    """
+    embeddings, train = _embeddings(X), _indices(train)
+    classes, labels = np.unique(np.asarray(y, np.int64)[train], return_inverse=True)
+    scaler = StandardScaler().fit(embeddings[train])
+    scaled: Floats = (embeddings - scaler.mean_) / scaler.scale_
+    W = fit(scaled[train], labels, [C], np.ones((1, len(train)), bool))
+    said = classes[predict(W, scaled)[0]]
+    return {name: said[_indices(part)] for name, part in parts.items()}
+
+
 def fit(X: npt.ArrayLike, y: npt.ArrayLike, C: npt.ArrayLike, rows: npt.ArrayLike) -> Floats:
     """argmin 1/2 |w|^2 + 1/2 b^2 + C sum_i max(0, 1 - s_i (w x_i + b))^2, for each problem on its own rows.
 

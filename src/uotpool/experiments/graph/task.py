@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from uotpool.experiments.data import graphs as data
-from uotpool.experiments.data.catalog import CATALOG, TU_NAME
+from uotpool.experiments.data.catalog import CATALOG, unlisted_graphs
+from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph import adgcl, supervised
 from uotpool.experiments.graph.encoder import WIDTH
 from uotpool.experiments.graph.settings import Settings
@@ -25,8 +26,10 @@ def poolings() -> list[str]:
 
 def check_dataset(name: str) -> None:
     """Refuse what is no data set of this task; any name of the TU collection is one."""
-    if (name in CATALOG and CATALOG[name].task != "graph") or not TU_NAME.fullmatch(name):
+    if name in CATALOG and CATALOG[name].task != "graph":
         raise ValueError(f"dataset: expected the name of a TU data set of graphs, got {name!r}")
+    if name not in CATALOG:
+        unlisted_graphs(name)
 
 
 def prepare(name: str) -> None:
@@ -64,4 +67,7 @@ def run(spec: RunSpec, report: Report) -> Result:
     return task(spec, settings, _graphs(spec.dataset), report)
 
 
-_graphs = lru_cache(data.load)  # a worker has many runs of one data set
+@lru_cache(maxsize=1)  # a worker has many runs of one data set
+def _graphs(name: str) -> Graphs:
+    """Without self-loops, as PyG's reader has them: a GIN adds the node itself anyway."""
+    return data.load(name).without_loops()
