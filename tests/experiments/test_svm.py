@@ -268,6 +268,18 @@ def test_evaluate_is_nearly_the_pipeline_as_it_stops(X, y):
     assert np.mean(same) >= 0.995
 
 
+@cases
+def test_classify_is_the_pipeline_at_one_C(X, y):
+    train, test = split(y)
+    model = make_pipeline(StandardScaler(), LinearSVC(dual=False, tol=1e-8, max_iter=100_000)).fit(
+        X[train], y[train]
+    )
+    found = svm.classify(X, y, train, {"train": train, "test": test, "none": test[:0]})
+    assert np.array_equal(found["test"], model.predict(X[test]))
+    assert np.array_equal(found["train"], model.predict(X[train]))
+    assert len(found["none"]) == 0
+
+
 def test_evaluate_on_many_small_classes_uses_fewer_folds():
     X, y = embeddings(90, 3)
     y[:] = 0

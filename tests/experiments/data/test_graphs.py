@@ -81,6 +81,7 @@ def test_self_loops_stay_and_count_once(tmp_path, edges):
     assert graphs.edge_index.tolist() == [[0, 1, 1, 1, 2, 3, 4], [1, 0, 1, 2, 1, 4, 3]]
     assert graphs.edge_ptr.tolist() == [0, 5, 7]
     assert graphs.statistics().mean_edges == 2.0  # 3 + 1
+    assert_same(graphs.without_loops(), small(tmp_path / "plain"))
 
 
 def test_nodes_without_edges_keep_their_place(tmp_path):
