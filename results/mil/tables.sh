@@ -24,12 +24,12 @@ for pooling in uotp-sinkhorn uotp-badmm-e uotp-badmm-q; do
     show against_$pooling --kind comparison --pooling $pooling --dataset $classics --seeds 5
 done
 show genes_fair $genes
+show component_tuned --dataset component
 show genes_fair_balanced $genes --metric balanced_accuracy
 show genes_fair_auc $genes --metric auc
-show modules --kind settings --pooling uotp --vary pool.K --dataset musk2
-show priors --kind settings --pooling uotp --vary pool.p0,pool.q0 --dataset musk2
+show modules --kind settings --pooling uotp --vary pool.K --dataset musk2 --seeds 5
+show priors --kind settings --pooling uotp --vary pool.p0,pool.q0 --dataset musk2 --seeds 5
 transport="--kind settings --pooling uotp,mean --seeds 5, --vary alpha0_of_spread,pool_lr,pool_decay,pool.alpha0,pool.alpha1,pool.alpha2"
 show transport_loss $transport --metric validation_loss
 show transport_accuracy $transport
 show transport_divergence $transport --metric divergence
-show cost --kind cost --dataset $classics --seeds 5
