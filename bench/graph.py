@@ -23,6 +23,7 @@ POOLINGS = ("mean", "add", "max", "attention", "uotp-sinkhorn", "uotp-badmm-e", 
 BASELINE = "mean"
 STEPS, SHARE, MEMORY = "steps", "pooling in a step", "memory of a step"
 BATCHES = 8  # of an epoch; the steps of one are like another
+LARGE = 50_000  # nodes; with less, the memory of a step is lost in what the process holds anyway
 NOTE = (
     f"{BATCHES} batches of 32 graphs, the largest graph in the first, one thread; both players' turns. pooling "
     "in a step: the pooling alone as often as a step calls it (4 forward, 3 backward), as a share. memory of a "
@@ -55,7 +56,7 @@ def run(session: Session) -> list[Row]:
             about = (*Case("graph", size, pooling, SHARE, 1), pooling, "its steps")
             us = (1e6 * pool[pooling], 1e6 * step[pooling])
             rows.append(Row(*about, *us, pool[pooling] / step[pooling], COST, "", "", NOTE))
-            if not session.quick:
+            if nodes > LARGE:
                 rows.append(_memory(size, pooling, steps[pooling], batches))
     return rows
 
