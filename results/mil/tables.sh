@@ -24,6 +24,7 @@ for pooling in uotp-sinkhorn uotp-badmm-e uotp-badmm-q; do
     show against_$pooling --kind comparison --pooling $pooling --dataset $classics --seeds 5
 done
 show genes_fair $genes
+show genes_optimism $genes --kind optimism
 show component_tuned --dataset component
 show genes_fair_balanced $genes --metric balanced_accuracy
 show genes_fair_auc $genes --metric auc

@@ -14,6 +14,7 @@ from sklearn.model_selection import KFold
 import uotpool
 from tests.experiments.helpers import numbers, quiet
 from uotpool.experiments import sweep
+from uotpool.experiments.commands import same_training
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
 from uotpool.experiments.graph import adgcl, supervised, task
@@ -309,6 +310,21 @@ def test_optimism_of_graphs_compares_seeds():
     """Under "paper" a run is the mean of all folds, so it stands against the mean of the fair ones."""
     fair = [row("fair", fold, value) for fold, value in enumerate([0.6, 0.9, 0.9, 0.9, 0.95])]
     assert optimism_table([row("paper", 0, 0.85), *fair]).rows == [["mean", "+0.00"]]
+
+
+def test_which_runs_optimism_compares():
+    """Under "paper" training is transductive; that of bags has the paper's configuration."""
+
+    def kept(rows, fair):
+        return [(r.spec.protocol, r.spec.options) for r in same_training(rows, fair)]
+
+    rows = [row("paper", 0, 0.8), row("fair", 0, 0.8), row("fair", 0, 0.8, {"transductive": True})]
+    assert kept(rows, {"transductive": True}) == [("paper", {}), ("fair", {"transductive": True})]
+    assert kept(rows, {}) == [("paper", {}), ("fair", {})]
+    slow = [row("paper", 0, 0.8), row("fair", 0, 0.8, {"lr": 5e-4})]
+    assert kept(slow, {"lr": 5e-4}) == [("fair", {"lr": 5e-4})]  # not what the paper has for graphs
+    bags = [dataclasses.replace(r, spec=dataclasses.replace(r.spec, task="mil")) for r in slow]
+    assert kept(bags, {"lr": 5e-4}) == [("paper", {}), ("fair", {"lr": 5e-4})]
 
 
 def test_a_table_says_its_settings_and_compares_only_like_with_published():

@@ -291,12 +291,14 @@ def _table(args: argparse.Namespace) -> int:
     several = args.kind in ("settings", "optimism")
     rows, notes = _source(args, None if several else canonical(dict(args.set)))
     if args.kind == "optimism":
-        rows = _same_training(rows, dict(args.set))
+        rows = same_training(rows, dict(args.set))
     if args.seeds:
         rows = [row for row in rows if row.spec.seed in args.seeds]
     names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
     if names and args.kind != "comparison":
         rows = [row for row in rows if row.spec.pooling in names]
+    if not rows:
+        raise ValueError("--seeds, --pooling, --set: expected some of the runs in the store, got none")
     table: Table
     if args.kind == "results":
         table = accuracy_table(rows, args.protocol, args.metric)
@@ -313,9 +315,16 @@ def _table(args: argparse.Namespace) -> int:
     return 0
 
 
-def _same_training(rows: Sequence[Row], fair: dict[str, Any]) -> list[Row]:
+# What "paper" does anyway, and "fair" if it is told so.
+IMPLIED: dict[str, dict[str, Any]] = {
+    "mil": {"lr": 5e-4, "weight_decay": 5e-3},
+    "graph": {"transductive": True},
+}
+
+
+def same_training(rows: Sequence[Row], fair: dict[str, Any]) -> list[Row]:
     """Fair runs with these settings, and runs under "paper" with those of them that it does not have anyway."""
-    implied = {"transductive": True, "lr": 5e-4, "weight_decay": 5e-3}
+    implied = IMPLIED.get(rows[0].spec.task, {})
     plain = {name: value for name, value in fair.items() if implied.get(name) != value}
     wanted = {"fair": canonical(fair), "paper": canonical(plain)}
     return [row for row in rows if row.spec.settings == wanted[row.spec.protocol]]
