@@ -3,22 +3,43 @@
 from uotpool.checks import check
 from uotpool.dispatch import resolve_impl
 from uotpool.functional import PlanStats, duality_gap, plan_stats, suggest_rho, uot_plan, uot_pool
-from uotpool.nn import FeaturePrior, MixedMeanMax, SamplePrior, UOTPooling, param_groups
+from uotpool.nn import (
+    AdaptiveUOTPool1d,
+    AdaptiveUOTPool2d,
+    AdaptiveUOTPool3d,
+    FeaturePrior,
+    MixedMeanMax,
+    SamplePrior,
+    UOTPool1d,
+    UOTPool2d,
+    UOTPool3d,
+    UOTPooling,
+    param_groups,
+)
 from uotpool.solvers.converged import ConvergenceWarning
+from uotpool.surgery import replace_global_pool, replace_local_pools
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveUOTPool1d",
+    "AdaptiveUOTPool2d",
+    "AdaptiveUOTPool3d",
     "ConvergenceWarning",
     "FeaturePrior",
     "MixedMeanMax",
     "PlanStats",
     "SamplePrior",
+    "UOTPool1d",
+    "UOTPool2d",
+    "UOTPool3d",
     "UOTPooling",
     "check",
     "duality_gap",
     "param_groups",
     "plan_stats",
+    "replace_global_pool",
+    "replace_local_pools",
     "resolve_impl",
     "suggest_rho",
     "uot_plan",

@@ -127,21 +127,43 @@ def log_plan(
 
 
 def plan(
-    X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
+    X: Tensor,
+    sets: Sets,
+    log_p0: Tensor | None,
+    log_q0: Tensor | None,
+    weights: Tensor,
+    rule: Rule,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """P in the shape of X. Priors and weights are as from `inputs.log_priors` and `inputs.resolve_weights`."""
+    """P in the shape of X, of X or of scale * X.
+
+    Priors and weights are as from `inputs.log_priors` and `inputs.resolve_weights`.
+    """
+    X = X if scale is None else scale * X
     if _fused(X, weights, rule):
         return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver, plan=True)
     return sets.hide(log_plan(X, sets, log_p0, log_q0, weights, rule), -torch.inf).exp()
 
 
 def pool(
-    X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
+    X: Tensor,
+    sets: Sets,
+    log_p0: Tensor | None,
+    log_q0: Tensor | None,
+    weights: Tensor,
+    rule: Rule,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """(B, D)."""
+    """(B, D): X pooled by its plan, or by that of scale * X."""
     if _fused(X, weights, rule):
-        return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver)
-    log_P = log_plan(X, sets, log_p0, log_q0, weights, rule)
+        if scale is None:
+            return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver)
+        # The kernels pool what the plan is of, so this one is pooled here. A feature whose mass is lost to
+        # underflow is pooled by its mean.
+        least = torch.finfo(X.dtype).smallest_normal
+        P = plan(X, sets, log_p0, log_q0, weights, rule, scale) + least
+        return sets.squeeze(sets.sum_n(X * P) / sets.sum_n(P).clamp_min(least))
+    log_P = log_plan(X if scale is None else scale * X, sets, log_p0, log_q0, weights, rule)
     if rule.readout == "authors":
         share = X.shape[-1] * sets.hide(log_P, -torch.inf).exp()
     else:

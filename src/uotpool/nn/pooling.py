@@ -47,6 +47,9 @@ class UOTPooling(WeightedModule):
             logit for each sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K numbers each.
             Default: softplus(0.1 randn), as the authors', from torch's seed.
+        start: "mean" to begin as mean pooling, exactly, and to learn from there: the plan is that of `scale` X,
+            with a learned number `scale` that is 0 at first. Its gradient does not vanish there, as that of a
+            weight of 1e4 would. Below 0 small values count more.
         readout: "conditional", or "authors" with `formulation="paper"`; see `uot_pool`.
         tol, max_iter: with `K="converged"`; see `uot_plan`.
         impl: see `resolve_impl`.
@@ -70,6 +73,7 @@ class UOTPooling(WeightedModule):
         p0: Prior = "uniform",
         q0: Prior = "uniform",
         init: Mapping[str, Weight] | None = None,
+        start: str | None = None,
         readout: str = "conditional",
         tol: float | None = None,
         max_iter: int | None = None,
@@ -93,10 +97,27 @@ class UOTPooling(WeightedModule):
         self.rule = rule
         self.p0 = _prior("p0", p0, dim, lambda: FeaturePrior(dim, device=device, dtype=dtype))
         self.q0 = _prior("q0", q0, dim, lambda: SamplePrior(dim, device=device, dtype=dtype))
+        if start is not None:
+            self._check_start(start)
+        scale = None if start is None else nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+        self.scale: nn.Parameter | None
+        self.register_parameter("scale", scale)
+
+    def _check_start(self, start: str) -> None:
+        checks.one_of("start", start, ("mean",))
+        if self.K == 0 or self.q0 is not None or self.rule.readout != "conditional":
+            came = (
+                f"K={self.K!r}, q0={'uniform' if self.q0 is None else self.q0!r}, readout={self.rule.readout!r}"
+            )
+            raise ValueError(
+                f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional", got {came}'
+            )
 
     def reset_parameters(self) -> None:
         """Draw the learned weights (softplus(0.1 randn) or `init`) and the priors anew."""
         self._draw()
+        if self.scale is not None:
+            nn.init.zeros_(self.scale)
         for prior in (self.p0, self.q0):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
                 prior.reset_parameters()
@@ -150,7 +171,8 @@ class UOTPooling(WeightedModule):
         mask: Tensor | None = None,
     ) -> Tensor:
         """Pooled vector of each set, (B, D), in the dtype of X."""
-        y = dispatch.pool(*self._prepare(X, index, ptr, dim_size, mask), self.rule)
+        problem = self._prepare(X, index, ptr, dim_size, mask)
+        y = dispatch.pool(*problem, self.rule, self._scale(problem[0]))
         if self.rule.formulation == "paper":
             # The published output does not see the last module's weights, nor any alpha1 and alpha2 of Bregman
             # ADMM. This keeps them in the graph, with gradient 0, so that DDP does not wait for them.
@@ -167,7 +189,11 @@ class UOTPooling(WeightedModule):
         mask: Tensor | None = None,
     ) -> Tensor:
         """The transport plan behind `forward`, in the layout and dtype of X."""
-        return dispatch.plan(*self._prepare(X, index, ptr, dim_size, mask), self.rule).to(X.dtype)
+        problem = self._prepare(X, index, ptr, dim_size, mask)
+        return dispatch.plan(*problem, self.rule, self._scale(problem[0])).to(X.dtype)
+
+    def _scale(self, rows: Tensor) -> Tensor | None:
+        return None if self.scale is None else self.scale.to(rows)
 
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:
@@ -207,6 +233,8 @@ class UOTPooling(WeightedModule):
             parts.append(f"formulation={self.rule.formulation!r}")
         if self.shared:
             parts.append("shared=True")
+        if self.scale is not None:
+            parts.append("start='mean'")
         for name in self._names:
             value = self._buffers.get(name)
             if value is not None:
@@ -231,7 +259,8 @@ def _prior(name: str, given: Prior, dim: int, learned: Callable[[], nn.Module]) 
 def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
     """Parameter groups for an optimiser: weight decay for all but the raw weights of UOT poolings.
 
-    Decay would pull each raw weight to 0, that is each alpha to softplus(0) = 0.69, whatever the data say.
+    Decay would pull each raw weight to 0, that is each alpha to softplus(0) = 0.69, whatever the data say, and
+    the `scale` of `start="mean"` back to mean pooling.
 
     Args:
         module: model that holds `UOTPooling` layers.
@@ -244,6 +273,8 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     for layer in module.modules():
         if isinstance(layer, UOTPooling):
             raw |= {id(p): p for p in layer.raw_weights().values()}
+            if layer.scale is not None:
+                raw[id(layer.scale)] = layer.scale
     rest: Iterable[nn.Parameter] = [p for p in module.parameters() if id(p) not in raw]
     return [
         {"params": rest, "weight_decay": weight_decay},

@@ -1,0 +1,200 @@
+"""Layers for images, and for signals and volumes alike, in place of torch's pooling layers.
+
+The channels are the features of a transport problem, and the positions of a window its samples: all positions
+in global pooling, those of each output in local pooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from uotpool import checks
+from uotpool.nn import windows
+from uotpool.nn.pooling import UOTPooling
+
+Size = int | Sequence[int]
+OutputSize = int | None | Sequence[int | None]
+
+
+class _WindowPool(nn.Module):
+    """What the layers share; a subclass says which windows there are."""
+
+    _axes: int  # spatial dimensions
+
+    def __init__(self, dim: int, uot: dict[str, Any]) -> None:
+        super().__init__()
+        self.pool = UOTPooling(dim, **uot)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *spatial) or (C, *spatial) -> the same with the output's spatial size, in the dtype of x."""
+        batch = self._batch(x)
+        axes = self._windows(batch)
+        X, present = windows.gather(batch, axes)
+        y = self._fold(self.pool(X, mask=present), batch, axes)
+        return y if x is batch else y.squeeze(0)
+
+    def plan(self, x: Tensor) -> Tensor:
+        """The plan of each window, 0 outside the input: (B, C, *output, *window), mass 1 in each window."""
+        batch = self._batch(x)
+        axes = self._windows(batch)
+        X, present = windows.gather(batch, axes)
+        P = self.pool.plan(X, mask=present)  # (B * windows, positions, C)
+        shape = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
+        P = P.reshape(batch.shape[0], *shape, P.shape[-1]).movedim(-1, 1)
+        return P if x is batch else P.squeeze(0)
+
+    def _batch(self, x: Tensor) -> Tensor:
+        spatial = ", ".join(("L",) if self._axes == 1 else ("D", "H", "W")[-self._axes :])
+        accepted = f"a floating tensor (B, C, {spatial}) or (C, {spatial}) with C = {self.pool.dim} channels"
+        checks.floating("x", x, accepted)
+        batch = x.unsqueeze(0) if x.dim() == self._axes + 1 else x
+        if batch.dim() != self._axes + 2 or batch.shape[1] != self.pool.dim:
+            checks.fail("x", accepted, x)
+        if 0 in batch.shape[2:]:
+            checks.fail("x", "at least one position along each axis", x)
+        return batch
+
+    def _windows(self, x: Tensor) -> list[windows.Axis]:
+        raise NotImplementedError
+
+    def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
+        """(B * windows, C) -> (B, C, *output); a view, so channels are last in memory."""
+        outs = [axis.positions.shape[0] for axis in axes]
+        return y.reshape(x.shape[0], *outs, x.shape[1]).movedim(-1, 1)
+
+
+class _LocalPool(_WindowPool):
+    def __init__(
+        self,
+        dim: int,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        ceil_mode: bool = False,
+        **uot: Any,
+    ) -> None:
+        super().__init__(dim, uot)
+        checks.flag("ceil_mode", ceil_mode)
+        self.kernel_size = self._sizes("kernel_size", kernel_size, 1)
+        self.stride = self.kernel_size if stride is None else self._sizes("stride", stride, 1)
+        self.padding = self._sizes("padding", padding, 0)
+        self.ceil_mode = ceil_mode
+        for size, pad in zip(self.kernel_size, self.padding, strict=True):
+            if pad > size // 2:
+                checks.fail("padding", f"at most half of kernel_size={kernel_size}", padding)
+
+    def _sizes(self, name: str, given: Size, least: int) -> tuple[int, ...]:
+        sizes = (given,) * self._axes if isinstance(given, int) else given
+        accepted = f"an int >= {least}, or {self._axes} of them"
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != self._axes:
+            checks.fail(name, accepted, given)
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
+            checks.fail(name, accepted, given)
+        return tuple(sizes)
+
+    def output_size(self, spatial: Sequence[int]) -> list[int]:
+        """Of an input of this spatial size, as torch has it."""
+        settings = zip(spatial, self.kernel_size, self.stride, self.padding, strict=True)
+        return [windows.output_length(*axis, self.ceil_mode) for axis in settings]
+
+    def _windows(self, x: Tensor) -> list[windows.Axis]:
+        spatial = x.shape[2:]
+        outs = self.output_size(spatial)
+        if min(outs) < 1:
+            checks.fail("x", f"a spatial size that a window of {self.kernel_size} fits in", x)
+        settings = zip(spatial, outs, self.kernel_size, self.stride, self.padding, strict=True)
+        return [windows.sliding(*axis, x.device) for axis in settings]
+
+    def extra_repr(self) -> str:
+        ceil = ", ceil_mode=True" if self.ceil_mode else ""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}{ceil}"
+
+
+class _AdaptivePool(_WindowPool):
+    def __init__(self, dim: int, output_size: OutputSize = 1, **uot: Any) -> None:
+        super().__init__(dim, uot)
+        sizes = (
+            (output_size,) * self._axes if output_size is None or isinstance(output_size, int) else output_size
+        )
+        accepted = f"an int >= 1, None (as the input has it), or {self._axes} of them"
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != self._axes:
+            checks.fail("output_size", accepted, output_size)
+        for n in sizes:
+            if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+                checks.fail("output_size", accepted, output_size)
+        self.output_size = tuple(sizes)
+
+    def plan(self, x: Tensor) -> Tensor:
+        """The plan of each window: (B, C, *output, *window), or in the shape of x where the output is 1."""
+        P = super().plan(x)
+        return P.reshape(x.shape) if all(n == 1 for n in self.output_size) else P
+
+    def _windows(self, x: Tensor) -> list[windows.Axis]:
+        settings = zip(x.shape[2:], self.output_size, strict=True)
+        return [windows.adaptive(length, length if n is None else n, x.device) for length, n in settings]
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+class AdaptiveUOTPool2d(_AdaptivePool):
+    """Pooling by UOT to a given output size, in place of `nn.AdaptiveAvgPool2d`.
+
+    Args:
+        dim: number of channels.
+        output_size: an int, or (H, W); None keeps the input's. 1 is global pooling.
+        **uot: options of `UOTPooling`: solver, K, alpha0, start, ... With `start="mean"` the layer begins as
+            average pooling.
+
+    Shape:
+        (B, C, H, W) or (C, H, W) -> (B, C, *output_size). Global pooling takes an input in channels_last as it
+        lies in memory, without a copy.
+    """
+
+    _axes = 2
+
+
+class UOTPool2d(_LocalPool):
+    """Local pooling by UOT, in place of `nn.MaxPool2d` or `nn.AvgPool2d`; the same output sizes.
+
+    Args:
+        dim: number of channels.
+        kernel_size: of the window, an int or (H, W).
+        stride: between windows; default: kernel_size.
+        padding: positions outside the input that windows may reach to, at most half of the window. They are
+            absent: they hold no value and no mass.
+        ceil_mode: windows that reach over the end count too.
+        **uot: options of `UOTPooling`, one set of weights for all windows.
+
+    Shape:
+        (B, C, H, W) or (C, H, W) -> (B, C, H', W').
+    """
+
+    _axes = 2
+
+
+class AdaptiveUOTPool1d(_AdaptivePool):
+    """`AdaptiveUOTPool2d` for (B, C, L)."""
+
+    _axes = 1
+
+
+class UOTPool1d(_LocalPool):
+    """`UOTPool2d` for (B, C, L)."""
+
+    _axes = 1
+
+
+class AdaptiveUOTPool3d(_AdaptivePool):
+    """`AdaptiveUOTPool2d` for (B, C, D, H, W)."""
+
+    _axes = 3
+
+
+class UOTPool3d(_LocalPool):
+    """`UOTPool2d` for (B, C, D, H, W)."""
+
+    _axes = 3

@@ -1,0 +1,93 @@
+"""Which positions each output of a pooling layer looks at, axis by axis, in torch's way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Axis(NamedTuple):
+    """The windows along one axis: (out, size) positions, and which of them are inside the input."""
+
+    positions: Tensor
+    present: Tensor | None  # None: all
+    plain: bool  # the windows lie side by side and cover the axis: nothing has to be gathered
+
+
+def output_length(length: int, size: int, stride: int, padding: int, ceil: bool) -> int:
+    """As torch: the last window starts inside the input or its left padding."""
+    room = length + 2 * padding - size
+    out = (-(-room // stride) if ceil else room // stride) + 1
+    if ceil and (out - 1) * stride >= length + padding:
+        out -= 1
+    return out
+
+
+def sliding(length: int, out: int, size: int, stride: int, padding: int, device: torch.device) -> Axis:
+    """Windows of one size, `stride` apart, the first of them `padding` outside."""
+    start = torch.arange(out, device=device) * stride - padding
+    index = start[:, None] + torch.arange(size, device=device)
+    whole = padding == 0 and (out - 1) * stride + size <= length
+    plain = whole and stride == size and out * size == length
+    present = None if whole else (index >= 0) & (index < length)
+    return Axis(index.clamp(0, max(length - 1, 0)), present, plain)
+
+
+def adaptive(length: int, out: int, device: torch.device) -> Axis:
+    """Windows that cover the axis, from floor(i length / out) to ceil((i + 1) length / out)."""
+    if length % out == 0:
+        return sliding(length, out, length // out, length // out, 0, device)
+    i = torch.arange(out, device=device)
+    start, end = i * length // out, ((i + 1) * length + out - 1) // out
+    size = length // out + 2 if out <= length else 2  # enough for any; the rest is absent
+    index = start[:, None] + torch.arange(size, device=device)
+    return Axis(index.clamp(0, max(length - 1, 0)), index < end[:, None], plain=False)
+
+
+def gather(x: Tensor, axes: list[Axis]) -> tuple[Tensor, Tensor | None]:
+    """The windows as sets: (B * windows, positions, C), and which positions are there.
+
+    Args:
+        x: (B, C, *spatial).
+        axes: one for each spatial dimension.
+    """
+    B, C = x.shape[:2]
+    for dim, axis in enumerate(axes, 2):
+        if not axis.plain:
+            x = x.index_select(dim, axis.positions.flatten())
+    outs, sizes = [a.positions.shape[0] for a in axes], [a.positions.shape[1] for a in axes]
+    n = len(axes)
+    x = x.reshape(B, C, *(length for pair in zip(outs, sizes, strict=True) for length in pair))
+    # (B, C, out, size, out, size, ...) -> (B, out, out, ..., size, size, ..., C)
+    x = x.permute(0, *range(2, 2 + 2 * n, 2), *range(3, 3 + 2 * n, 2), 1)
+    windows, positions = _product(outs), _product(sizes)
+    present = _together(axes)
+    if present is not None:
+        present = present.reshape(1, windows, positions).expand(B, -1, -1).reshape(B * windows, positions)
+    return x.reshape(B * windows, positions, C), present
+
+
+def _together(axes: list[Axis]) -> Tensor | None:
+    """(out, out, ..., size, size, ...): a position is there if it is on every axis."""
+    if all(axis.present is None for axis in axes):
+        return None
+    n = len(axes)
+    found: Tensor | None = None
+    for i, axis in enumerate(axes):
+        if axis.present is not None:
+            shape = [1] * (2 * n)
+            shape[i], shape[n + i] = axis.positions.shape
+            here = axis.present.reshape(shape)
+            found = here if found is None else found & here
+    assert found is not None
+    lengths = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
+    return found.expand(lengths)
+
+
+def _product(lengths: list[int]) -> int:
+    product = 1
+    for length in lengths:
+        product *= length
+    return product

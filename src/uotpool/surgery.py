@@ -1,0 +1,231 @@
+"""Swap the pooling layers of a finished network."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import checks
+from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
+
+Report = Callable[[str], None]
+
+_log = logging.getLogger("uotpool")
+_SIZE = 224  # of the picture that is sent through a network if none is given
+_ADAPTIVE = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+_FIXED = (nn.AvgPool2d, nn.MaxPool2d)
+
+
+def replace_global_pool(
+    model: nn.Module,
+    *,
+    name: str | None = None,
+    example: Tensor | None = None,
+    report: Report | None = None,
+    **uot: Any,
+) -> nn.Module:
+    """Put an `AdaptiveUOTPool2d` in the place of a network's global average pool.
+
+    The network is run once on an example to see which pool is global and how many channels it gets, in eval
+    mode and without gradients; nothing else of it changes. It may be a ResNet of transformers, torchvision or
+    timm, or any other that pools by a layer `nn.AdaptiveAvgPool2d(1)` or `nn.AvgPool2d`.
+
+    Args:
+        model: changed in place.
+        name: of the pool, where there are several (squeeze-and-excitation blocks have one each).
+        example: input of the network, a batch of one. Default: zeros (1, C, 224, 224), C as the first
+            convolution has it.
+        report: called with a line on each layer that was swapped; default: the logger "uotpool", level INFO.
+        **uot: options of `UOTPooling`. `start="mean"`: the network computes what it did, and learns from there.
+
+    Returns:
+        The model. Parameters of the new layer are on the device and in the dtype of the network's.
+    """
+    seen = _look(model, example)
+    found = {n: s for n, s in seen.items() if s.is_global and s.is_average}
+    if name is not None:
+        if name not in found:
+            raise ValueError(f"name: expected one of the global average pools {sorted(found)}, got {name!r}")
+        found = {name: found[name]}
+    if not found:
+        raise ValueError(
+            "model: expected one global average pool as a layer (nn.AdaptiveAvgPool2d(1), or nn.AvgPool2d over "
+            f"all positions), got none among {_list(seen)}; a call to torch.mean in `forward` cannot be swapped"
+        )
+    if len(found) > 1:
+        raise ValueError(f"model: expected one global average pool, got {_list(found)}; say which by name=...")
+    ((where, pool),) = found.items()
+    return _swap(model, {where: AdaptiveUOTPool2d(pool.channels, 1, **pool.place(), **uot)}, report)
+
+
+def replace_local_pools(
+    model: nn.Module,
+    *,
+    names: Collection[str] | None = None,
+    example: Tensor | None = None,
+    report: Report | None = None,
+    **uot: Any,
+) -> nn.Module:
+    """Put a `UOTPool2d` of the same geometry in the place of each max and average pool inside a network.
+
+    Args:
+        model: changed in place.
+        names: of the pools to swap; default: all that are not global.
+        example, report: as in `replace_global_pool`.
+        **uot: options of `UOTPooling`, weights of its own for each layer. `start="mean"` is for average pools.
+
+    Returns:
+        The model. Parameters of the new layers are on the device and in the dtype of the network's.
+    """
+    if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
+        checks.fail("names", "a list of names of layers", names, TypeError)
+    seen = _look(model, example)
+    found = {n: s for n, s in seen.items() if not s.is_global}
+    for name in names or ():
+        if name not in found:
+            raise ValueError(f"names: expected some of the local pools {sorted(found)}, got {name!r}")
+    if names is not None:
+        found = {n: s for n, s in found.items() if n in names}
+    if not found:
+        raise ValueError(
+            f"model: expected at least one max or average pool as a layer that is not global, got {_list(seen)}"
+        )
+    return _swap(model, {n: _local(n, s, uot) for n, s in found.items()}, report)
+
+
+@dataclass
+class _Seen:
+    """A pool of the network and what went through it."""
+
+    layer: nn.Module
+    weight: Tensor  # a parameter of the network, for device and dtype
+    inputs: list[torch.Size] = field(default_factory=list)
+    outputs: list[torch.Size] = field(default_factory=list)
+
+    @property
+    def channels(self) -> int:
+        return self.inputs[0][-3]
+
+    @property
+    def is_average(self) -> bool:
+        return isinstance(self.layer, (nn.AvgPool2d, nn.AdaptiveAvgPool2d))
+
+    @property
+    def is_global(self) -> bool:
+        if isinstance(self.layer, _ADAPTIVE):
+            return self.layer.output_size in (1, (1, 1), [1, 1])
+        return all(shape[-2:] == (1, 1) for shape in self.outputs)
+
+    def place(self) -> dict[str, Any]:
+        return {"device": self.weight.device, "dtype": self.weight.dtype}
+
+
+def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
+    """The pools that the network uses, by name, with the shapes that an example has there."""
+    if not isinstance(model, nn.Module):
+        checks.fail("model", "a network (nn.Module)", model, TypeError)
+    weight = next(iter(model.parameters()), None)
+    if weight is None:
+        checks.fail("model", "a network with parameters", model)
+        raise AssertionError
+    pools = {n: _Seen(m, weight) for n, m in model.named_modules() if isinstance(m, _ADAPTIVE + _FIXED)}
+    handles = [s.layer.register_forward_hook(_recorder(s)) for s in pools.values()]
+    modes = [(m, m.training) for m in model.modules()]
+    given = example is not None
+    picture = example if example is not None else _picture(model)
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(picture)
+    except Exception as error:
+        accepted = "an input that the network takes" if given else "to be given, for this network"
+        raise ValueError(
+            f"example: expected {accepted}; it failed on {checks.describe(picture)}: {error}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, training in modes:
+            module.training = training
+    for name, seen in pools.items():
+        if len({shape[-3] for shape in seen.inputs}) > 1:
+            raise ValueError(
+                f"model: expected pools that see one number of channels each, but {name!r} sees several"
+            )
+    return {name: seen for name, seen in pools.items() if seen.inputs}
+
+
+def _recorder(seen: _Seen) -> Callable[[nn.Module, Any, Any], None]:
+    def record(_layer: nn.Module, inputs: Any, output: Any) -> None:
+        seen.inputs.append(inputs[0].shape)
+        seen.outputs.append((output[0] if isinstance(output, tuple) else output).shape)
+
+    return record
+
+
+def _picture(model: nn.Module) -> Tensor:
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            return module.weight.new_zeros(1, module.in_channels, _SIZE, _SIZE)
+    raise ValueError("example: expected to be given, for a network without nn.Conv2d, got None")
+
+
+def _local(name: str, seen: _Seen, uot: dict[str, Any]) -> nn.Module:
+    layer, channels = seen.layer, seen.channels
+    if uot.get("start") == "mean" and not seen.is_average:
+        raise ValueError(
+            f'start: expected none, as "mean" begins as average pooling and {name!r} is {layer!r}; names=... '
+            "can leave it out"
+        )
+    if isinstance(layer, _ADAPTIVE):
+        size: Any = layer.output_size
+        return AdaptiveUOTPool2d(channels, size, **seen.place(), **uot)
+    assert isinstance(layer, _FIXED)
+    if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
+        raise ValueError(f"model: {name!r} is {layer!r}, and a UOTPool2d has no dilation and no indices")
+    if isinstance(layer, nn.AvgPool2d) and uot.get("start") == "mean":
+        padded = layer.padding not in (0, (0, 0)) and layer.count_include_pad
+        if padded or layer.divisor_override is not None:
+            raise ValueError(
+                f"start: {name!r} is {layer!r}, which counts padding as zeros; a UOTPool2d leaves it out"
+            )
+    return UOTPool2d(
+        channels,
+        kernel_size=layer.kernel_size,
+        stride=layer.stride,
+        padding=layer.padding,
+        ceil_mode=layer.ceil_mode,
+        **seen.place(),
+        **uot,
+    )
+
+
+def _swap(model: nn.Module, new: dict[str, nn.Module], report: Report | None) -> nn.Module:
+    """Each under all names that it has."""
+    say = report or _log.info
+    for where, layer in new.items():
+        old = model.get_submodule(where)
+        layer.train(old.training)
+        for name, module in list(model.named_modules(remove_duplicate=False)):
+            if module is old:
+                if not name:
+                    model = layer
+                else:
+                    parent, _, own = name.rpartition(".")
+                    setattr(model.get_submodule(parent), own, layer)
+        say(f"{where or 'the model itself'}: {old!r} -> {type(layer).__name__}({_inside(layer)})")
+    return model
+
+
+def _inside(layer: nn.Module) -> str:
+    pool: Any = layer.pool
+    return f"{pool.extra_repr()}; {layer.extra_repr()}"
+
+
+def _list(seen: dict[str, _Seen]) -> str:
+    return ", ".join(f"{name} ({seen[name].layer!r})" for name in sorted(seen)) or "no pooling layers"

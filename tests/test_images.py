@@ -1,0 +1,241 @@
+"""The layers in place of torch's pooling layers."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import uotpool
+from tests import tolerances as tol
+from tests.cases import SOLVERS
+from uotpool import AdaptiveUOTPool2d, UOTPool2d, UOTPooling, check
+
+AXES = (1, 2, 3)
+LOCAL: Any = UOTPool2d  # called with what no checker would pass
+ADAPTIVE: Any = AdaptiveUOTPool2d
+MAX = {"alpha0": 1e-3, "alpha1": 1e4, "alpha2": 0.0, "K": 1}
+
+
+def layer(name, axes):
+    return getattr(uotpool, f"{name}{axes}d")
+
+
+def torchs(name, axes):
+    return getattr(F, f"{name}{axes}d")
+
+
+def randn(*size, seed=0, dtype=torch.float64):
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def geometries():
+    sizes = itertools.product((1, 2, 3, 5), (1, 2, 3), (0, 1, 2), (False, True))
+    return [(k, s, p, ceil) for k, s, p, ceil in sizes if p <= k // 2]
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize(("size", "stride", "padding", "ceil"), geometries())
+def test_local_pools_have_torchs_sizes_and_limits(axes, size, stride, padding, ceil):
+    """As the mean without padding, and as the maximum; unequal axes, windows that overlap or leave gaps."""
+    for length in (5, 6, 8):
+        x = randn(2, 3, *[length] * (axes - 1), length + 1)
+        mean = layer("UOTPool", axes)(3, size, stride, padding, ceil, start="mean").double()(x)
+        options = {"ceil_mode": ceil, "count_include_pad": False}
+        expected = torchs("avg_pool", axes)(x, size, stride, padding, **options)
+        assert mean.shape == expected.shape
+        torch.testing.assert_close(mean, expected, rtol=0, atol=tol.F64)
+        most = torchs("max_pool", axes)(x, size, stride, padding, ceil_mode=ceil)
+        found = layer("UOTPool", axes)(3, size, stride, padding, ceil, **MAX)(x)
+        assert (most - found).abs().max() <= MAX["alpha0"] * torch.tensor(float(size**axes)).log() + tol.F64
+
+
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("out", [1, 2, 3, 5, 9, None])
+def test_adaptive_pools_have_torchs_windows(axes, out):
+    for length in (1, 4, 5, 7):
+        x = randn(2, 3, *[length] * (axes - 1), length + 1)
+        y = layer("AdaptiveUOTPool", axes)(3, out, start="mean").double()(x)
+        sizes = list(x.shape[2:]) if out is None else out
+        torch.testing.assert_close(y, torchs("adaptive_avg_pool", axes)(x, sizes), rtol=0, atol=tol.F64)
+
+
+def test_each_window_is_a_problem_of_its_own():
+    """Against the layer for sets, window by window; in padding nothing is there."""
+    x = randn(2, 3, 5, 7)
+    pool = UOTPool2d(3, (3, 2), (2, 3), (1, 1)).double()
+    y, P = pool(x), pool.plan(x)
+    assert P.shape == (2, 3, *y.shape[2:], 3, 2)
+    for b, i, j in itertools.product(range(2), range(y.shape[2]), range(y.shape[3])):
+        top, left = 2 * i - 1, 3 * j - 1
+        inside = x[b, :, max(top, 0) : top + 3, max(left, 0) : left + 2]
+        X = inside.flatten(1).T
+        torch.testing.assert_close(y[b, :, i, j], pool.pool(X)[0], rtol=0, atol=tol.F64)
+        there = P[b, :, i, j].flatten(1)
+        present = torch.tensor(
+            [0 <= top + a < 5 and 0 <= left + c < 7 for a, c in itertools.product(range(3), range(2))]
+        )
+        torch.testing.assert_close(there[:, present].T, pool.pool.plan(X), rtol=0, atol=tol.F64)
+        assert (there[:, ~present] == 0).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **uot: AdaptiveUOTPool2d(3, **uot),
+        lambda **uot: AdaptiveUOTPool2d(3, (2, 3), **uot),
+        lambda **uot: UOTPool2d(3, 3, 2, 1, **uot),
+    ],
+    ids=["global", "adaptive", "local"],
+)
+def test_gradients(solver, make):
+    pool = make(solver=solver, K=2).double()
+    x = randn(1, 3, 4, 5).requires_grad_()
+    names, values = zip(*pool.named_parameters(), strict=True)
+
+    def f(x, *weights):
+        return torch.func.functional_call(pool, dict(zip(names, weights, strict=True)), x)
+
+    assert torch.autograd.gradcheck(f, (x, *(v.detach().clone().requires_grad_() for v in values)))
+
+
+def test_global_pooling_is_the_layer_for_sets():
+    x = randn(2, 3, 4, 5)
+    pool = AdaptiveUOTPool2d(3).double()
+    X = x.flatten(2).transpose(1, 2)
+    assert torch.equal(pool(x).flatten(1), pool.pool(X))
+    assert pool(x).shape == (2, 3, 1, 1)
+    assert torch.equal(pool.plan(x).flatten(2).transpose(1, 2), pool.pool.plan(X))
+
+
+def test_channels_last_gives_the_same_without_a_copy():
+    x = randn(2, 8, 4, 6, dtype=torch.float32)
+    last = x.to(memory_format=torch.channels_last)
+    for pool in (AdaptiveUOTPool2d(8), AdaptiveUOTPool2d(8, (2, 3)), UOTPool2d(8, 2), UOTPool2d(8, 3, 2, 1)):
+        torch.testing.assert_close(pool(x), pool(last), rtol=0, atol=tol.F32)
+        assert pool(last).is_contiguous(memory_format=torch.channels_last)
+    seen = []
+    pool = AdaptiveUOTPool2d(8)
+    pool.pool.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    pool(last)
+    assert seen[0].data_ptr() == last.data_ptr()
+    assert seen[0].is_contiguous()
+
+
+def test_one_picture():
+    x = randn(3, 4, 6)
+    for pool in (AdaptiveUOTPool2d(3, 2).double(), UOTPool2d(3, 2).double()):
+        assert torch.equal(pool(x), pool(x[None])[0])
+        assert torch.equal(pool.plan(x), pool.plan(x[None])[0])
+
+
+def test_a_bad_pixel_spoils_its_windows_only():
+    x = randn(1, 3, 6, 6)
+    clean = UOTPool2d(3, 2).double()
+    expected = clean(x)
+    x[0, 1, 2, 3] = torch.nan
+    with check(False):
+        y = clean(x)
+    spoilt = torch.zeros(3, 3, dtype=torch.bool)
+    spoilt[1, 1] = True
+    assert torch.equal(y[..., ~spoilt], expected[..., ~spoilt])
+    assert y[..., spoilt].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision(dtype):
+    x = randn(2, 3, 6, 6, dtype=dtype).requires_grad_()
+    for pool in (AdaptiveUOTPool2d(3), UOTPool2d(3, 3, 2, 1)):
+        y = pool(x)
+        assert y.dtype == dtype
+        torch.testing.assert_close(y.float(), pool(x.float()), rtol=tol.BF16, atol=tol.BF16)
+        (dx,) = torch.autograd.grad(y.float().sum(), x)
+        assert dx.isfinite().all()
+
+
+@pytest.mark.parametrize("weight", [1e-5, 1e4])
+def test_extreme_weights_and_pictures(weight):
+    for scale in (1e-3, 1e4):
+        x = (scale * randn(2, 3, 6, 6, dtype=torch.float32)).requires_grad_()
+        pool = UOTPool2d(3, 2, alpha0=weight, alpha1=weight, alpha2=weight)
+        y = pool(x)
+        (dx,) = torch.autograd.grad(y.sum(), x)
+        assert y.isfinite().all()
+        assert dx.isfinite().all()
+
+
+def test_empty_batch():
+    assert UOTPool2d(3, 2)(torch.zeros(0, 3, 4, 4)).shape == (0, 3, 2, 2)
+    assert AdaptiveUOTPool2d(3)(torch.zeros(0, 3, 4, 4)).shape == (0, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "pool", [AdaptiveUOTPool2d(3, (2, 3), K=2), UOTPool2d(3, 3, 2, 1, K=2)], ids=["adaptive", "local"]
+)
+def test_compiles_whole(pool):
+    pool = copy.deepcopy(pool)
+    x = randn(2, 3, 5, 6, dtype=torch.float32)
+    compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), pool(x), rtol=0, atol=tol.F32)
+
+
+def test_a_small_network_trains():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), UOTPool2d(4, 2), nn.ReLU(), AdaptiveUOTPool2d(4), nn.Flatten())
+    x = randn(8, 1, 10, 10, dtype=torch.float32)
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
+    losses = []
+    for _ in range(20):
+        optimiser.zero_grad()
+        loss = (net(x) - 1.0).square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+    assert all(p.grad.abs().sum() > 0 for p in net.parameters())
+
+
+def test_repr_and_state():
+    pool = UOTPool2d(3, 2, padding=1, ceil_mode=True)
+    assert "kernel_size=(2, 2), stride=(2, 2), padding=(1, 1), ceil_mode=True" in repr(pool)
+    assert isinstance(pool.pool, UOTPooling)
+    other = UOTPool2d(3, 2, padding=1, ceil_mode=True)
+    other.load_state_dict(pool.state_dict())
+    x = randn(1, 3, 4, 4, dtype=torch.float32)
+    assert torch.equal(pool(x), other(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: LOCAL(3, 0), "kernel_size"),
+        (lambda: LOCAL(3, (2, 2, 2)), "kernel_size"),
+        (lambda: LOCAL(3, 2.0), "kernel_size"),
+        (lambda: LOCAL(3, "ab"), "kernel_size"),
+        (lambda: LOCAL(3, True), "kernel_size"),
+        (lambda: LOCAL(3, 2, 0), "stride"),
+        (lambda: LOCAL(3, 2, 2, -1), "padding"),
+        (lambda: LOCAL(3, 2, 2, 2), "padding"),
+        (lambda: LOCAL(3, 2, ceil_mode=1), "ceil_mode"),
+        (lambda: LOCAL(0, 2), "dim"),
+        (lambda: LOCAL(3, 2, solver="newton"), "solver"),
+        (lambda: ADAPTIVE(3, 0), "output_size"),
+        (lambda: ADAPTIVE(3, (1,)), "output_size"),
+        (lambda: ADAPTIVE(3, "11"), "output_size"),
+        (lambda: LOCAL(3, 2)(torch.zeros(2, 4, 4, 4)), "x"),
+        (lambda: LOCAL(3, 2)(torch.zeros(3, 4)), "x"),
+        (lambda: LOCAL(3, 5)(torch.zeros(1, 3, 4, 4)), "x"),
+        (lambda: LOCAL(3, 2)(torch.zeros(1, 3, 4, 4, dtype=torch.int64)), "x"),
+        (lambda: LOCAL(3, 2)([1.0]), "x"),
+        (lambda: ADAPTIVE(3)(torch.zeros(1, 3, 0, 4)), "x"),
+    ],
+)
+def test_bad_input(make, name):
+    with pytest.raises((ValueError, TypeError), match=f"^{name}: expected"):
+        make()

@@ -1,0 +1,141 @@
+"""`start="mean"`: a layer that begins as mean pooling and learns from there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests import tolerances as tol
+from tests.cases import FORMULATIONS, SOLVERS
+from uotpool import UOTPooling, param_groups, plan_stats
+
+D = 6
+IMPLEMENTATIONS = [("exact", "auto"), ("exact", "reference"), ("paper", "reference")]
+
+each = pytest.mark.parametrize("solver", SOLVERS)
+each_impl = pytest.mark.parametrize(("formulation", "impl"), IMPLEMENTATIONS)
+
+
+def sets(seed=0, dtype=torch.float64):
+    X = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    mask[1, 4:] = False
+    return X, mask
+
+
+@each
+@each_impl
+def test_begins_as_the_mean_with_a_gradient(solver, formulation, impl):
+    X, mask = sets()
+    X.requires_grad_()
+    pool = UOTPooling(D, solver=solver, formulation=formulation, impl=impl, start="mean").double()
+    y = pool(X, mask=mask)
+    mean = torch.stack([x[m].mean(0) for x, m in zip(X, mask, strict=True)])
+    torch.testing.assert_close(y, mean, rtol=0, atol=tol.F64)
+    y.square().sum().backward()
+    assert pool.scale.grad.abs() > 1e-3  # a weight of 1e4 in its place has 4e-9
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in pool.parameters())
+
+
+@each
+@each_impl
+def test_is_the_plain_layer_at_scale_1(solver, formulation, impl):
+    X, mask = sets()
+    pool = UOTPooling(D, solver=solver, formulation=formulation, impl=impl, start="mean").double()
+    plain = UOTPooling(D, solver=solver, formulation=formulation, impl=impl).double()
+    plain.load_state_dict({name: value for name, value in pool.state_dict().items() if name != "scale"})
+    with torch.no_grad():
+        pool.scale.fill_(1.0)
+        torch.testing.assert_close(pool(X, mask=mask), plain(X, mask=mask), rtol=0, atol=tol.F64)
+        assert torch.equal(pool.plan(X, mask=mask), plain.plan(X, mask=mask))
+        pool.scale.fill_(-2.0)
+        assert torch.equal(pool.plan(X, mask=mask), plain.plan(-2 * X, mask=mask))
+
+
+@each
+def test_fused_is_the_reference(solver):
+    X, mask = sets()
+    found = []
+    for impl in ("auto", "reference"):
+        torch.manual_seed(0)
+        pool = UOTPooling(D, solver=solver, impl=impl, start="mean").double()
+        with torch.no_grad():
+            pool.scale.fill_(0.7)
+        inputs = [X.clone().requires_grad_(), *pool.parameters()]
+        y = pool(inputs[0], mask=mask)
+        found.append([y, *torch.autograd.grad(y.square().sum(), inputs)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=tol.F64_GRADIENT, atol=tol.F64_GRADIENT)
+
+
+@each
+def test_leaves_the_mean_where_that_helps(solver):
+    """The target is above the mean (or below): the plan has to lean to large (or small) values."""
+    X, mask = sets()
+    for sign in (1.0, -1.0):
+        torch.manual_seed(0)
+        pool = UOTPooling(D, solver=solver, start="mean").double()
+        optimiser = torch.optim.Adam(pool.parameters(), lr=0.05)
+        target = pool(X, mask=mask).detach() + 0.3 * sign
+        before = plan_stats(pool.plan(X, mask=mask).detach(), mask=mask).divergence.mean()
+        for _ in range(30):
+            optimiser.zero_grad()
+            loss = (pool(X, mask=mask) - target).square().mean()
+            loss.backward()
+            optimiser.step()
+        assert loss < 0.5 * 0.3**2
+        assert pool.scale * sign > 0.01
+        assert plan_stats(pool.plan(X, mask=mask).detach(), mask=mask).divergence.mean() > before + 0.01
+
+
+def test_a_feature_that_loses_its_mass_is_pooled_by_its_mean():
+    """Feature 1 lies 1000 below feature 0 and the marginals are free: its part of the plan is exp(-1000)."""
+    X = torch.tensor([[[1000.0, 0.0], [1001.0, 3.0]]])
+    pool = UOTPooling(2, alpha0=1.0, alpha1=0.0, alpha2=0.0, K=1, start="mean")
+    with torch.no_grad():
+        pool.scale.fill_(1.0)
+    y = pool(X)
+    assert y.isfinite().all()
+    assert y[0, 1] == 1.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision(dtype):
+    X, mask = sets(dtype=dtype)
+    pool = UOTPooling(D, start="mean").to(dtype)
+    y = pool(X, mask=mask)
+    assert y.dtype == dtype
+    y.float().sum().backward()
+    assert pool.scale.grad.isfinite()
+
+
+def test_no_decay_and_reset():
+    pool = UOTPooling(D, start="mean")
+    decayed, free = param_groups(pool, weight_decay=0.1)
+    assert decayed["params"] == []
+    assert any(p is pool.scale for p in free["params"])
+    with torch.no_grad():
+        pool.scale.fill_(3.0)
+    pool.reset_parameters()
+    assert pool.scale == 0
+    assert "start='mean'" in repr(pool)
+    assert UOTPooling(D).scale is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"start": "max"},
+        {"start": 1},
+        {"start": "mean", "K": 0},
+        {"start": "mean", "q0": "learned"},
+        {"start": "mean", "formulation": "paper", "readout": "authors"},
+    ],
+)
+def test_bad_input(wrong):
+    with pytest.raises(ValueError, match=r"^start: "):
+        UOTPooling(D, **wrong)
+
+
+def test_formulations_are_all_there():
+    assert {f for f, _ in IMPLEMENTATIONS} == set(FORMULATIONS)

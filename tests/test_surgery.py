@@ -1,0 +1,222 @@
+"""Swapping the pools of a network."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from tests import tolerances as tol
+from uotpool import AdaptiveUOTPool2d, UOTPool2d, replace_global_pool, replace_local_pools
+
+
+def hugging_face():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=4
+    )
+    return transformers.ResNetForImageClassification(config)
+
+
+class Torchvision(nn.Module):
+    """Named and built as torchvision's ResNet is."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = self.layer1(self.maxpool(self.bn1(self.conv1(x)).relu()))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+class SelectPool(nn.Module):
+    """Built as timm's SelectAdaptivePool2d: the pool, then flattened."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool, self.flatten = nn.AdaptiveAvgPool2d(1), nn.Flatten(1)
+
+    def forward(self, x):
+        return self.flatten(self.pool(x))
+
+
+class Timm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AvgPool2d(2, 2, ceil_mode=True))
+        self.global_pool, self.fc = SelectPool(), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(self.global_pool(self.stem(x)))
+
+
+def logits(model, x):
+    out = model.eval()(x)
+    return out if isinstance(out, torch.Tensor) else out.logits
+
+
+def picture(dtype=torch.float32):
+    return torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+SHAPED = {"resnet.pooler": hugging_face, "avgpool": Torchvision, "global_pool.pool": Timm}
+
+
+@pytest.mark.parametrize(("name", "make"), SHAPED.items(), ids=SHAPED)
+def test_the_global_pool_is_found_and_can_start_as_it_was(name, make):
+    model, said = make(), []
+    expected = logits(model, picture())
+    assert replace_global_pool(model, start="mean", report=said.append) is model
+    pool = model.get_submodule(name)
+    assert isinstance(pool, AdaptiveUOTPool2d)
+    torch.testing.assert_close(logits(model, picture()), expected, rtol=0, atol=tol.F32)
+    logits(model, picture()).square().sum().backward()
+    assert pool.pool.scale.grad.abs() > 0
+    (line,) = said
+    assert line.startswith(f"{name}: AdaptiveAvgPool2d(")
+    assert "-> AdaptiveUOTPool2d(" in line
+
+
+@pytest.mark.parametrize(("name", "make"), SHAPED.items(), ids=SHAPED)
+def test_options_reach_the_layer(name, make):
+    model = replace_global_pool(make(), solver="badmm-e", K=2, alpha0=0.5)
+    pool = model.get_submodule(name).pool
+    assert (pool.rule.solver, pool.K, pool.alpha0.item()) == ("badmm-e", 2, 0.5)
+
+
+def test_dtype_mode_and_everything_else_stay():
+    model = Torchvision().double().train()
+    model.bn1.eval()
+    before = {n: v.clone() for n, v in model.state_dict().items()}
+    replace_global_pool(model)
+    assert all(p.dtype == torch.float64 for p in model.parameters())
+    assert model.training
+    assert model.avgpool.training
+    assert not model.bn1.training
+    after = model.state_dict()
+    assert all(torch.equal(after[n], v) for n, v in before.items())
+    assert not any(m._forward_hooks for m in model.modules())
+    abstract = replace_global_pool(Torchvision().to("meta"))
+    assert all(p.is_meta for p in abstract.parameters())
+
+
+def test_the_default_report_is_a_logger(caplog):
+    with caplog.at_level(logging.INFO, logger="uotpool"):
+        replace_global_pool(Torchvision())
+    assert "avgpool: AdaptiveAvgPool2d" in caplog.text
+
+
+def test_a_fixed_average_over_all_positions_is_global():
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(4, 2))
+    replace_global_pool(net, example=torch.zeros(1, 1, 8, 8))
+    assert isinstance(net[1], AdaptiveUOTPool2d)
+
+
+def test_a_pool_with_two_names_is_swapped_under_both():
+    net = Torchvision()
+    net.again = net.avgpool
+    replace_global_pool(net)
+    assert net.again is net.avgpool
+    assert isinstance(net.again, AdaptiveUOTPool2d)
+
+
+def squeeze():
+    """A network with a squeeze-and-excitation block: two global average pools."""
+    net = Torchvision()
+    net.layer1.add_module("squeeze", Squeeze(16))
+    return net
+
+
+class Squeeze(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Conv2d(dim, dim, 1)
+
+    def forward(self, x):
+        return x * self.fc(self.pool(x)).sigmoid()
+
+
+def test_of_several_one_has_to_be_named():
+    with pytest.raises(ValueError, match=r"avgpool .*layer1\.squeeze\.pool .*name="):
+        replace_global_pool(squeeze())
+    net = replace_global_pool(squeeze(), name="avgpool")
+    assert isinstance(net.avgpool, AdaptiveUOTPool2d)
+    assert isinstance(net.layer1.squeeze.pool, nn.AdaptiveAvgPool2d)
+
+
+def test_local_pools_keep_their_geometry():
+    model, said = Torchvision(), []
+    shape = logits(model, picture()).shape
+    replace_local_pools(model, report=said.append)
+    pool = model.maxpool
+    assert isinstance(pool, UOTPool2d)
+    assert (pool.kernel_size, pool.stride, pool.padding) == ((3, 3), (2, 2), (1, 1))
+    assert isinstance(model.avgpool, nn.AdaptiveAvgPool2d)
+    assert logits(model, picture()).shape == shape
+    assert len(said) == 1
+    model = Timm()
+    expected = logits(model, picture())
+    replace_local_pools(model, start="mean")
+    assert model.stem[2].ceil_mode
+    torch.testing.assert_close(logits(model, picture()), expected, rtol=0, atol=tol.F32)
+
+
+def test_local_pools_by_name():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(3))
+    replace_local_pools(net, names=["2", "3"])
+    assert [type(m) for m in net[1:]] == [nn.MaxPool2d, UOTPool2d, AdaptiveUOTPool2d]
+
+
+def fails(make, **kwargs):
+    return lambda: replace_global_pool(make(), **kwargs)
+
+
+def fails_local(make, **kwargs):
+    return lambda: replace_local_pools(make(), **kwargs)
+
+
+def conv(*more):
+    return nn.Sequential(nn.Conv2d(3, 4, 3), *more)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (fails(lambda: conv(nn.ReLU())), "model: expected one global average pool"),
+        (fails(lambda: conv(nn.AdaptiveMaxPool2d(1))), "model: expected one global average pool"),
+        (fails(lambda: conv(nn.AdaptiveAvgPool2d(1)), name="2"), "name: expected one of"),
+        (fails(lambda: conv(nn.AdaptiveAvgPool2d(1)), example=torch.zeros(1, 5, 8, 8)), "example: expected"),
+        (fails(lambda: nn.Linear(3, 3)), "example: expected to be given"),
+        (fails(nn.ReLU), "model: expected a network with parameters"),
+        (fails(lambda: None), "model: expected a network"),
+        (fails(lambda: conv(nn.AdaptiveAvgPool2d(1)), solver="newton"), "solver: expected"),
+        (fails_local(lambda: conv(nn.ReLU())), "model: expected at least one"),
+        (fails_local(lambda: conv(nn.AdaptiveAvgPool2d(1))), "model: expected at least one"),
+        (fails_local(lambda: conv(nn.MaxPool2d(2)), names=["0"]), "names: expected some of"),
+        (fails_local(lambda: conv(nn.MaxPool2d(2)), names="1"), "names: expected a list"),
+        (fails_local(lambda: conv(nn.MaxPool2d(2)), start="mean"), "start: expected none"),
+        (fails_local(lambda: conv(nn.AvgPool2d(3, 2, 1)), start="mean"), "start: "),
+        (fails_local(lambda: conv(nn.MaxPool2d(2, dilation=2))), "model: '1' is"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
+
+
+def test_a_failure_changes_nothing():
+    net = squeeze().train()
+    with pytest.raises(ValueError, match="name="):
+        replace_global_pool(net)
+    with pytest.raises(ValueError, match="example"):
+        replace_global_pool(net, example=torch.zeros(1, 9, 8, 8))
+    assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
+    assert all(m.training for m in net.modules())
+    assert not any(m._forward_hooks for m in net.modules())
