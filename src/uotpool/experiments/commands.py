@@ -61,6 +61,9 @@ def add_parsers(commands: Any) -> None:
     run.add_argument(
         "--backbone", default=None, help="of task graph: adgcl (default) or gin, learned with labels"
     )
+    run.add_argument("--arch", default=None, help="of task image: resnet-tiny (default), resnet18, ...")
+    run.add_argument("--recipe", default=None, help="of task image: scratch (default) or two-stage")
+    run.add_argument("--epochs", type=_positive, default=None, help="the setting of that name")
     _add_execution(run)
     run.set_defaults(command_function=_run)
 
@@ -202,7 +205,8 @@ def _refuse(name: str, constant: str) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     module = sweep.task_module(args.task)
-    settings = dict(args.set) | ({"backbone": args.backbone} if args.backbone else {})
+    short = {name: getattr(args, name) for name in ("backbone", "arch", "recipe", "epochs")}
+    settings = dict(args.set) | {name: value for name, value in short.items() if value is not None}
     specs = sweep.expand(
         args.task,
         args.dataset or [module.EMBEDDED],
