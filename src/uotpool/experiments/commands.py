@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from uotpool.experiments import data, export, figures, sweep
+from uotpool.experiments import data, export, figures, sweep, together
 from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.progress import Display
@@ -225,6 +225,9 @@ def _sweep(args: argparse.Namespace) -> int:
 
 def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = False) -> int:
     console = Console(stderr=True)
+    if together.launched() and not dry and not together.join(specs):
+        together.follow()
+        return 0
     if dry:
         store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
     else:
@@ -238,9 +241,11 @@ def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = Fal
     for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
         sweep.task_module(task).prepare(dataset)
     outcome = sweep.Outcome()
-    if plan.todo:
+    if plan.todo or together.launched():
         executor: Executor
-        if args.ray:
+        if together.launched():
+            executor = together.FirstExecutor()
+        elif args.ray:
             executor = RayExecutor(args.ray, args.workers, args.timeout)
         else:
             executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)

@@ -98,9 +98,11 @@ def load(name: str) -> Images:
     if name == DIGITS:
         return _digits()
     paths = locate_all(entry(name))
-    found = _from_arrays(name, *(_fashion_mnist(paths) if name == "fashion-mnist" else _npz(paths[0])))
+    arrays = _fashion_mnist(paths) if name == "fashion-mnist" else _npz(paths[0])
+    found = _from_arrays(name, *arrays)
+    height, width = arrays[0].shape[1:3]
     counted = ImageStatistics(
-        len(found.y_train), len(found.y_test), *found.x_train.shape[1:3], found.channels, found.classes
+        len(found.y_train), len(found.y_test), height, width, found.channels, found.classes
     )
     if counted != entry(name).statistics:
         raise DatasetRefusedError(f"{name}: expected {entry(name).statistics}, found {counted}")
