@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from uotpool.experiments import data, export, figures, sweep
+from uotpool.experiments import data, export, figures, sweep, together
 from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.progress import Display
@@ -61,6 +61,9 @@ def add_parsers(commands: Any) -> None:
     run.add_argument(
         "--backbone", default=None, help="of task graph: adgcl (default) or gin, learned with labels"
     )
+    run.add_argument("--arch", default=None, help="of task image: resnet-tiny (default), resnet18, ...")
+    run.add_argument("--recipe", default=None, help="of task image: scratch (default) or two-stage")
+    run.add_argument("--epochs", type=_positive, default=None, help="the setting of that name")
     _add_execution(run)
     run.set_defaults(command_function=_run)
 
@@ -202,7 +205,8 @@ def _refuse(name: str, constant: str) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     module = sweep.task_module(args.task)
-    settings = dict(args.set) | ({"backbone": args.backbone} if args.backbone else {})
+    short = {name: getattr(args, name) for name in ("backbone", "arch", "recipe", "epochs")}
+    settings = dict(args.set) | {name: value for name, value in short.items() if value is not None}
     specs = sweep.expand(
         args.task,
         args.dataset or [module.EMBEDDED],
@@ -221,6 +225,9 @@ def _sweep(args: argparse.Namespace) -> int:
 
 def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = False) -> int:
     console = Console(stderr=True)
+    if together.launched() and not dry and not together.join(specs):
+        together.follow()
+        return 0
     if dry:
         store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
     else:
@@ -234,9 +241,11 @@ def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = Fal
     for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
         sweep.task_module(task).prepare(dataset)
     outcome = sweep.Outcome()
-    if plan.todo:
+    if plan.todo or together.launched():
         executor: Executor
-        if args.ray:
+        if together.launched():
+            executor = together.FirstExecutor()
+        elif args.ray:
             executor = RayExecutor(args.ray, args.workers, args.timeout)
         else:
             executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)

@@ -20,7 +20,7 @@ from uotpool.kernels import library
 from uotpool.zoo import entry
 
 PACKAGE = Path(uotpool.__file__).parent
-TASKS = {"mil": "experiments.mil", "graph": "experiments.graph.task"}
+TASKS = {"mil": "experiments.mil", "graph": "experiments.graph.task", "image": "experiments.image.task"}
 # They check, find or describe things, and decide no number. The registry's entry of the pooling counts by
 # itself, and data files have checksums of their own.
 BYSTANDERS = {
@@ -30,10 +30,12 @@ BYSTANDERS = {
         *(f"experiments.data.{name}" for name in ("archives", "catalog", "digests", "errors")),
     ),
     *(f"experiments.data.{name}" for name in ("fetch", "overview", "sources", "unlisted", "verify")),
+    "experiments.image.checkpoints",
 }
 
 
-DOORS = {"zoo", "zoo.registry"}  # to every pooling; what is behind them and counts is the pooling's own module
+# To every pooling; what is behind them and counts is the pooling's own module. A task may ask for fingerprints.
+DOORS = {"zoo", "zoo.registry", "experiments.fingerprint"}
 
 
 def fingerprint(task: str, pooling: str) -> str:

@@ -17,7 +17,7 @@ import uotpool
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.spec import Report, Result, RunSpec, canonical
 
-PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric")
+PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric", "transformers")
 
 
 def execute(spec: RunSpec, report: Report) -> Result:

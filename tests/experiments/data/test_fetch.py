@@ -240,3 +240,4 @@ def test_catalogue_has_the_checksums_of_the_folder(real):
     sums = {path: digest for digest, path in lines if path.endswith(".mat")}
     assert sums
     assert {f.path: f.digest for e in CATALOG.values() for f in e.files if f.path in sums} == sums
+    assert entry("cifar10-subset").files[0].digest in {digest for digest, _ in lines}

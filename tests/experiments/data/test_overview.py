@@ -7,6 +7,7 @@ from uotpool.experiments.data import (
     CATALOG,
     BagStatistics,
     GraphStatistics,
+    catalog,
     describe,
     describe_lines,
     entry,
@@ -15,12 +16,16 @@ from uotpool.experiments.data import (
 )
 
 MIL = ["messidor", "component", "function", "process", "musk1", "musk2", "fox", "tiger", "elephant", "digits"]
+IMAGES = ["fashion-mnist", "cifar10-subset"]
 GRAPHS = [name for name in CATALOG if name.isupper()]
 
 
 def test_names_and_paths():
-    assert sorted(CATALOG) == sorted(MIL + GRAPHS)
+    assert sorted(CATALOG) == sorted(MIL + GRAPHS + IMAGES)
     assert len(GRAPHS) == 8
+    for name in IMAGES:
+        assert entry(name).task == "image"
+        assert entry(name).path.startswith("images/")
     for name in MIL[:-1]:
         assert (entry(name).task, entry(name).path) == ("mil", f"mil/{name}.mat")
     for name in GRAPHS:
@@ -32,7 +37,8 @@ def test_names_and_paths():
 def test_statistics_add_up():
     for known in CATALOG.values():
         counted = known.statistics
-        assert isinstance(counted, BagStatistics if known.task == "mil" else GraphStatistics)
+        kinds = {"mil": BagStatistics, "graph": GraphStatistics, "image": catalog.ImageStatistics}
+        assert isinstance(counted, kinds[known.task])
         if isinstance(counted, BagStatistics):
             assert counted.positive + counted.negative == counted.bags
             assert counted.min_size * counted.bags <= counted.instances <= counted.max_size * counted.bags
@@ -97,5 +103,6 @@ def test_describe_lines(folders):
     assert "digits           mil    here: embedded in scikit-learn" in text
     assert "92 bags (47 positive), 476 instances (2 to 40 a bag), 166 features; not in the paper" in text
     assert "188 graphs, 17.93 nodes, 19.79 edges, 2 classes; as in the paper" in text
+    assert "60000 training and 10000 test images of 28 x 28 x 1, 10 classes; not in the paper" in text
     assert "12352 instances (8 to 12 a bag), 687 features; from the paper, checked on loading" in text
     assert len(text.splitlines()) == 2 * len(CATALOG)

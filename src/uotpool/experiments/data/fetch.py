@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from uotpool.experiments.data import sources
@@ -61,6 +62,12 @@ def locate(entry: Entry) -> Path:
     return find(entry) or _fetch(entry)
 
 
+def locate_all(entry: Entry) -> list[Path]:
+    """The verified file of a data set, and those that are needed beside it."""
+    alone = [replace(entry, files=(part,), parts=()) for part in entry.parts]
+    return [locate(each) for each in (entry, *alone)]
+
+
 def _fetch(entry: Entry) -> Path:
     reasons = []
     for file in entry.files:
@@ -78,7 +85,7 @@ def _fetch(entry: Entry) -> Path:
 def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
     folder = _writable_folder(file)
     target = folder / file.path
-    with _locked(target):
+    with locked(target):
         if found := find(entry):  # another process was quicker
             return found
         _remove_leftovers(target)
@@ -125,8 +132,8 @@ def _writable_folder(file: DataFile) -> Path:
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One process at a time fetches a file; the lock file goes when the last one is done."""
+def locked(target: Path) -> Iterator[None]:
+    """One process at a time makes a file; the lock file goes when the last one is done."""
     if fcntl is None:
         yield
         return
@@ -151,6 +158,8 @@ def missing(entry: Entry, reasons: list[str]) -> str:
     file = entry.files[0]
     if file.digest is None:
         which = f"{file.path} (no checksum of it is known: add yours to {SUMS} there, as sha256sum prints it)"
+    elif file.path.endswith(".gz"):
+        which = f"{file.path} (its content with the sha256 {file.digest})"
     elif file.path.endswith(".zip"):
         which = f"{file.path} (the TU archive, its texts with the digest {file.digest})"
     else:

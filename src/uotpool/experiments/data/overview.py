@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from uotpool.experiments.data import catalog, fetch
-from uotpool.experiments.data.catalog import BagStatistics, GraphStatistics
+from uotpool.experiments.data.catalog import BagStatistics, GraphStatistics, Statistics
 from uotpool.experiments.data.errors import DatasetRefusedError
 
 
@@ -23,8 +24,8 @@ class Row(NamedTuple):
     task: str
     present: bool
     where: str
-    statistics: BagStatistics | GraphStatistics
-    paper: BagStatistics | GraphStatistics | None
+    statistics: Statistics
+    paper: Statistics | None
 
 
 def status(name: str) -> Status:
@@ -32,8 +33,9 @@ def status(name: str) -> Status:
     entry = catalog.entry(name)
     if not entry.files:
         return Status(True, "embedded in scikit-learn")
+    parts = [replace(entry, files=(part,), parts=()) for part in entry.parts]
     try:
-        path = fetch.find(entry)
+        path = fetch.find(entry) if all(fetch.find(part) for part in parts) else None
     except DatasetRefusedError as error:
         return Status(False, f"refused: {error}")
     if path is not None:
@@ -44,15 +46,19 @@ def status(name: str) -> Status:
     return Status(False, fetch.missing(entry, reasons).removeprefix(f"{name}: ").replace("\n", ""))
 
 
-def _words(statistics: BagStatistics | GraphStatistics) -> str:
+def _words(statistics: Statistics) -> str:
     if isinstance(statistics, BagStatistics):
         s = statistics
         sizes = f"{s.min_size} to {s.max_size} a bag"
         return (
             f"{s.bags} bags ({s.positive} positive), {s.instances} instances ({sizes}), {s.dimension} features"
         )
-    g = statistics
-    return f"{g.graphs} graphs, {g.mean_nodes:.2f} nodes, {g.mean_edges:.2f} edges, {g.classes} classes"
+    if isinstance(statistics, GraphStatistics):
+        g = statistics
+        return f"{g.graphs} graphs, {g.mean_nodes:.2f} nodes, {g.mean_edges:.2f} edges, {g.classes} classes"
+    i = statistics
+    pixels = f"{i.height} x {i.width} x {i.channels}"
+    return f"{i.train} training and {i.test} test images of {pixels}, {i.classes} classes"
 
 
 def describe_lines() -> list[str]:

@@ -36,7 +36,9 @@ def verify(path: Path, file: DataFile, folder: Path) -> None:
 
 
 def _compare(path: Path, file: DataFile, expected: str, size: int) -> None:
-    if path.suffix != ".zip" or file.digest is None:  # SHA256SUMS is of files, also of archives
+    if path.suffix == ".gz" and file.digest is not None:
+        what, found = "a content with the sha256", digests.gzip_digest(path)
+    elif path.suffix != ".zip" or file.digest is None:  # SHA256SUMS is of files, also of archives
         what, found = "the sha256", digests.file_digest(path)
     else:
         what, found = "texts with the digest", digests.content_digest(path)

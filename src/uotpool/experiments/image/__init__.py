@@ -1,0 +1,1 @@
+"""Image classification: networks whose global pool is swapped, from scratch or after training."""

@@ -1,0 +1,53 @@
+"""How good predicted classes are, and what the plan of a UOT pooling looks like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import UOTPooling, plan_stats
+
+TOP = 5
+
+
+def class_metrics(logits: Tensor, y: Tensor, train_y: Tensor) -> dict[str, float]:
+    """Accuracy, its mean over the classes, that of the most frequent training class, top-5 accuracy, loss."""
+    right = (logits.argmax(1) == y).double()
+    found = {
+        "accuracy": float(right.mean()),
+        "balanced_accuracy": float(torch.stack([right[y == c].mean() for c in y.unique()]).mean()),
+        "majority": float((y == train_y.bincount().argmax()).double().mean()),
+        "loss": float(nn.functional.cross_entropy(logits.double(), y)),
+    }
+    if logits.shape[1] > TOP:
+        best = logits.topk(TOP, dim=1).indices
+        found["top5"] = float((best == y[:, None]).any(1).double().mean())
+    return found
+
+
+def accuracy(logits: Tensor, y: Tensor) -> float:
+    return float((logits.argmax(1) == y).double().mean())
+
+
+@torch.no_grad()
+def plan_facts(uot: UOTPooling | None, x: Tensor) -> dict[str, Any]:
+    """How far the plans of what is pooled, (B, D, h, w), are from uniform, in nats, their mass, the weights.
+
+    Nothing of other poolings.
+    """
+    if uot is None:
+        return {}
+    X = x.flatten(2).transpose(1, 2)
+    stats = plan_stats(uot.plan(X))
+    found = {
+        "divergence": float(stats.divergence.mean()),
+        "mass": float(stats.mass.mean()),
+        "spread": float(X.std()),
+    }
+    if uot.scale is not None:
+        found["scale"] = float(uot.scale)
+    weights = {n: [round(float(v), 6) for v in w] for n, w in uot.weights()._asdict().items() if w is not None}
+    return {n: value if math.isfinite(value) else None for n, value in found.items()} | {"weights": weights}

@@ -1,0 +1,48 @@
+"""Poolings of the zoo in the place of a network's global average pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from uotpool import AdaptiveUOTPool2d, UOTPooling
+from uotpool.zoo import ENTRIES, Pooling, build, entry
+
+# Their output is not as wide as their input, so the last layer of the network would be another one.
+OTHER_WIDTH = ("mean-max", "set2set", "otk", "wegl", "covariance")
+
+
+def poolings() -> list[str]:
+    """All that need no edges and keep the width."""
+    usable = [name for name, found in ENTRIES.items() if not found.where.startswith("graphs:")]
+    return [name for name in usable if name not in OTHER_WIDTH]
+
+
+class SetPool(nn.Module):
+    """A pooling of sets on the positions of an image, (B, D, h, w) -> (B, D, 1, 1)."""
+
+    def __init__(self, pool: Pooling) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pool(x.flatten(2).transpose(1, 2))[:, :, None, None]
+
+
+def make(name: str, dim: int, options: dict[str, Any], start: str) -> nn.Module:
+    """(B, dim, h, w) -> (B, dim, 1, 1), drawn from torch's seed; `start` is of UOT poolings."""
+    if name == "mean":
+        return nn.AdaptiveAvgPool2d(1)
+    if name == "max":
+        return nn.AdaptiveMaxPool2d(1)
+    found = entry(name)
+    if found.where != "uot:UOTP":
+        return SetPool(build(name, dim, **options))
+    begin = "mean" if start == "mean" else None
+    return AdaptiveUOTPool2d(dim, 1, start=begin, **dict(found.options), **options)
+
+
+def uot_of(pool: nn.Module) -> UOTPooling | None:
+    """The layer that solves the transport problem, if there is one."""
+    return pool.pool if isinstance(pool, AdaptiveUOTPool2d) else None
