@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from uotpool import AdaptiveUOTPool2d, replace_global_pool
+from uotpool import AdaptiveUOTPool2d, UOTPool2d, replace_global_pool
 from uotpool.experiments.data.images import Images
 from uotpool.experiments.image import batches, models, pools
 from uotpool.experiments.image.batches import DRAWS, Scaling, pictures
@@ -33,6 +33,24 @@ def efficientnet() -> Classifier:
 
 # ---------------------------------------------------------------------------------------------------------
 # networks
+
+
+@pytest.mark.parametrize("local", models.LOCAL)
+def test_cnn_with_each_local_pool(local):
+    """All start from the same convolutions and have the same shapes; the pools learn."""
+    torch.manual_seed(0)
+    network = make("cnn", local=local)
+    torch.manual_seed(0)
+    plain = make("cnn")
+    weights = [m.weight for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    others = [m.weight for m in plain.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+    x = torch.randn(2, 3, 28, 28)
+    assert network.features(x).shape == (2, 64, 7, 7)
+    network(x).square().sum().backward()
+    inside = [m for m in network.modules() if isinstance(m, UOTPool2d)]
+    assert len(inside) == (2 if local.startswith("uotp") else 0)
+    assert all(p.grad.abs().sum() > 0 for m in inside for p in m.parameters())
 
 
 def test_resnet_tiny():
@@ -98,7 +116,7 @@ def test_weights_from_a_folder(tmp_path):
         models.check_weights(tmp_path / "weights")
 
 
-@pytest.mark.parametrize("arch", models.ARCHITECTURES)
+@pytest.mark.parametrize("arch", [a for a in models.ARCHITECTURES if models.needed(a)])
 def test_a_package_that_is_missing_is_named(monkeypatch, arch):
     package = models.needed(arch)[0]
     monkeypatch.setitem(sys.modules, package, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_gzip_that_is_broken(tmp_path):
                 read()
 
 
-def npz(**arrays: np.ndarray) -> bytes:
+def npz(**arrays: Any) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()

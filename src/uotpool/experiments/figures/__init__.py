@@ -21,6 +21,11 @@ FIGURES = {
         "draw",
         "Figure 4: plans of trained models on graphs of MUTAG and IMDB-BINARY",
     ),
+    "image-plans": (
+        "image_plans",
+        "draw",
+        "where the plan of a swapped network looks, on images of each class",
+    ),
 }
 FORMATS = ("png", "svg")
 

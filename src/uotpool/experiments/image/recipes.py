@@ -55,6 +55,7 @@ class Job:
             small_stem=settings.small_stem(size),
             trained=settings.trained,
             weights=settings.weights,
+            local=settings.local,
         ).to(device)
         scaling = Scaling.given(*network.scaling) if network.scaling else None
         parts = pictures(images, size, channels, scaling, device)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from uotpool import checks
-from uotpool.experiments.image.models import ARCHITECTURES, EFFICIENTNET, SMALL_IMAGE, check_weights
+from uotpool.experiments.image.models import ARCHITECTURES, CNN, EFFICIENTNET, LOCAL, SMALL_IMAGE, check_weights
 
 RECIPES = ("scratch", "two-stage")
 LARGE = 224  # pixels, of files
@@ -31,6 +31,7 @@ class Settings:
     augment: bool | None = None  # random crops and flips; None: but where trained weights are frozen
     size: int | None = None  # of images, in pixels; None: as they are, 16 for digits, 128 in EfficientNet
     stem: Literal["small", "large"] | None = None  # of a ResNet; None: small for images below 64 pixels
+    local: str = "max"  # what pools between the convolutions of "cnn"
     train_size: int | None = None  # a stratified part of the training images; None: all
     weights: str | None = None  # folder with a trained ResNet, for stage one
     head: Literal["new", "kept"] = "new"  # of trained weights: "kept" if it is of the same classes
@@ -50,6 +51,11 @@ class Settings:
         checks.one_of("arch", self.arch, ARCHITECTURES)
         checks.one_of("recipe", self.recipe, RECIPES)
         checks.one_of("head", self.head, ("new", "kept"))
+        checks.one_of("local", self.local, LOCAL)
+        if self.local != "max" and self.arch != CNN:
+            raise ValueError(
+                f"local: expected 'max' but with arch {CNN!r}, got {self.local!r} with {self.arch!r}"
+            )
         checks.one_of("optimizer2", self.optimizer2, ("sgd", "adam"))
         checks.one_of("precision", self.precision, ("float32", "bfloat16"))
         checks.one_of("device", self.device, ("cpu", "cuda"))
