@@ -109,7 +109,7 @@ def count_epochs(path: Path, folder: str) -> None:
         count += 1
         return real(*args)
 
-    loop._epoch = counted
+    loop._epoch = counted  # type: ignore[assignment]
     run("two-stage", "fair" if path.name == "0" else "paper")
     path.write_text(str(count))
 

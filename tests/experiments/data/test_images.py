@@ -60,7 +60,7 @@ def test_gzip_that_is_broken(tmp_path):
                 read()
 
 
-def npz(**arrays: np.ndarray) -> bytes:
+def npz(**arrays):
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
