@@ -13,7 +13,7 @@ from tests.experiments.helpers import numbers, quiet
 from uotpool.experiments import fingerprint as code
 from uotpool.experiments import sweep
 from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
-from uotpool.experiments.image import checkpoints, features, loop, models, recipes, task
+from uotpool.experiments.image import checkpoints, features, loop, metrics, models, recipes, task
 from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import Result, RunSpec, canonical
 
@@ -256,6 +256,8 @@ def test_trained_weights_learn_a_new_head(tmp_path, monkeypatch):
     assert result.details["accuracy_swapped"] == result.details["accuracy_before"]
     run(TWO | settings | {"train_size": 50}, pooling="mean")
     assert trained[2:] == [512 * 10 + 10]  # stage one was kept, and goes on
+    with pytest.raises(ValueError, match="head: expected 'new', as the trained network has 5 classes"):
+        run(TWO | settings | {"head": "kept"})
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -287,6 +289,23 @@ def test_a_run_that_diverges_goes_back(monkeypatch):
     assert result.details["diverged"] == 1
     assert result.epochs == []
     canonical([result.metrics, result.epochs, result.details])
+
+
+def test_metrics():
+    """Against counts by hand: classes 0 and 1, six in all, one image without finite logits."""
+    logits = torch.eye(6)[[0, 0, 1, 2]] - 0.01 * torch.arange(6)
+    y, train_y = torch.tensor([0, 0, 0, 1]), torch.tensor([1, 1, 0])
+    found = metrics.class_metrics(logits, y, train_y)
+    assert found["accuracy"] == 0.5
+    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 0) / 2)
+    assert found["majority"] == 0.25
+    assert found["top5"] == 1.0
+    assert found["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits.double(), y)))
+    logits[0, 0] = torch.nan
+    found = metrics.class_metrics(logits, y, train_y)
+    assert found["accuracy"] == 0.25
+    assert "loss" not in found
+    assert "top5" not in metrics.class_metrics(logits[:, :5], y, train_y)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_gzip_that_is_broken(tmp_path):
                 read()
 
 
-def npz(**arrays: Any) -> bytes:
+def npz(**arrays):
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()

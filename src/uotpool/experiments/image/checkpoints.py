@@ -40,9 +40,7 @@ def read(path: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(
-            f"{path}: expected a checkpoint of uotpool, found something else. Delete it."
-        ) from error
+        raise ValueError(f"{path}: expected a checkpoint of uotpool, found another file. Delete it.") from error
     return found
 
 

@@ -14,22 +14,30 @@ TOP = 5
 
 
 def class_metrics(logits: Tensor, y: Tensor, train_y: Tensor) -> dict[str, float]:
-    """Accuracy, its mean over the classes, that of the most frequent training class, top-5 accuracy, loss."""
-    right = (logits.argmax(1) == y).double()
+    """Accuracy, its mean over the classes, that of the most frequent training class, top-5 accuracy, loss.
+
+    An image whose logits are not finite counts as wrong; there is no loss then.
+    """
+    right = _right(logits, y)
     found = {
         "accuracy": float(right.mean()),
         "balanced_accuracy": float(torch.stack([right[y == c].mean() for c in y.unique()]).mean()),
         "majority": float((y == train_y.bincount().argmax()).double().mean()),
-        "loss": float(nn.functional.cross_entropy(logits.double(), y)),
     }
+    if logits.isfinite().all():
+        found["loss"] = float(nn.functional.cross_entropy(logits.double(), y))
     if logits.shape[1] > TOP:
         best = logits.topk(TOP, dim=1).indices
-        found["top5"] = float((best == y[:, None]).any(1).double().mean())
+        found["top5"] = float(((best == y[:, None]).any(1) & logits.isfinite().all(1)).double().mean())
     return found
 
 
 def accuracy(logits: Tensor, y: Tensor) -> float:
-    return float((logits.argmax(1) == y).double().mean())
+    return float(_right(logits, y).mean())
+
+
+def _right(logits: Tensor, y: Tensor) -> Tensor:
+    return ((logits.argmax(1) == y) & logits.isfinite().all(1)).double()
 
 
 @torch.no_grad()

@@ -72,9 +72,17 @@ class Classifier(nn.Module):
     @property
     def width(self) -> int:
         """Channels of what is pooled."""
-        linear = self.head[-1]
-        assert isinstance(linear, nn.Linear)
-        return linear.in_features
+        return self._last.in_features
+
+    @property
+    def classes(self) -> int:
+        return self._last.out_features
+
+    @property
+    def _last(self) -> nn.Linear:
+        last = self.head[-1]
+        assert isinstance(last, nn.Linear)
+        return last
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.net(x)

@@ -57,6 +57,11 @@ class Job:
             weights=settings.weights,
             local=settings.local,
         ).to(device)
+        if network.classes != images.classes:
+            raise ValueError(
+                f"head: expected 'new', as the trained network has {network.classes} classes and the data have "
+                f"{images.classes}, got 'kept'"
+            )
         scaling = Scaling.given(*network.scaling) if network.scaling else None
         parts = pictures(images, size, channels, scaling, device)
         return cls(spec, settings, images, network, *parts, report)
@@ -173,7 +178,8 @@ def _inputs(job: Job, augment: bool) -> tuple[Source, Source]:
     s = job.settings
     job.network.eval()
     if not augment and parallel.world() == 1:
-        key = _digest(_pretrained(job) if s.trained else _stage_one_facts(job))
+        facts = _pretrained(job) if s.trained else _stage_one_facts(job)
+        key = _digest(facts | {"cap": s.cache_mib})  # it decides their precision
         found = features.of(job.network, (job.train, job.test), s.cache_mib, s.precision, key, s.trained)
         if found is not None:
             return found
