@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-from typing import Any
 
 import numpy as np
 import pytest
