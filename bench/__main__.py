@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 import bench
-from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, zoo
+from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, windows, zoo
 from bench.report import Row, machine_facts, print_summary, print_tables, write_csv
 from bench.session import Session
 
@@ -24,6 +24,7 @@ BENCHMARKS = {
     "zoo": zoo.run,
     "mil": mil.run,
     "graph": graph.run,
+    "windows": windows.run,
 }
 
 

@@ -20,6 +20,8 @@ namespace {
 template <class T> constexpr T TRUSTED_S = sizeof(T) == 4 ? T(0x1p-30) : T(0x1p-250);
 template <class T> constexpr T TRUSTED_R = sizeof(T) == 4 ? T(0x1p-40) : T(0x1p-400);
 
+constexpr int64_t KEPT_BYTES = 1 << 17;
+
 template <class T> struct WindowStep {
     T *log_S, *inverse_S; // (C): tight: of S relative to ref
     T *w;                 // (C); tight: u2
@@ -29,6 +31,7 @@ template <class T> struct WindowStep {
     T *row_ref, *q;       // (N)
     double a, tau1, rest, tau2; // rest: 1 - tau1
     T c2;
+    int64_t slot; // where E is
 };
 
 template <class T> struct WindowSinkhorn {
@@ -38,7 +41,8 @@ template <class T> struct WindowSinkhorn {
     const double s; // scale
     bool regular;   // no weight for which an exponent could be positive
     WindowStep<T> *steps, last; // last: the sums of the output, over samples only
-    T *E, E_c2;                 // E_c2: what E was made with; NaN: nothing yet
+    int64_t slots;              // as many E are kept: of all modules for the way back, if the second cache has room for them
+    T *E, *E_c2;                // (slots, N, C); what each was made with, NaN: nothing yet
     T *S, *mean;                // (C)
     T *dX, *dy, *du, *G;        // (N, C), (C), ...
     T *dv, *D;                  // (N)
@@ -53,7 +57,10 @@ template <class T> struct WindowSinkhorn {
                 steps[k] = step;
         }
         last = make_step(arena);
-        E = arena.take<T>(job.most * tile.width);
+        const int64_t entries = job.most * tile.width;
+        slots = job.backward && call.K * entries * int64_t(sizeof(T)) <= KEPT_BYTES ? call.K : 1;
+        E = arena.take<T>(slots * entries);
+        E_c2 = arena.take<T>(slots);
         S = arena.take<T>(tile.width);
         mean = arena.take<T>(tile.width);
         if (job.backward) {
@@ -90,6 +97,8 @@ template <class T> struct WindowSinkhorn {
         tile.locate(first, end);
         if (tile.live) {
             tile.load(b, T(s < 0 ? -1 : 1));
+            if (first + W<T> < end)
+                tile.fetch_next(b);
             const LaneSet bad = regular ? solve<false>(b, tile.live, sums) : tile.live;
             if (bad)
                 solve<true>(b, bad, sums);
@@ -116,7 +125,8 @@ template <class T> struct WindowSinkhorn {
 
     template <bool Tight> LaneSet iterate(LaneSet set) {
         LaneSet bad = 0;
-        E_c2 = T(__builtin_nan(""));
+        for (int64_t i = 0; i < slots; ++i)
+            E_c2[i] = T(__builtin_nan(""));
         rows_of(tile.N, [&](int64_t n) { st(last.q + n, tile.poison); });
         double a_before = 0, tau2_before = 0;
         for (int64_t k = 0; k < call.K; ++k) {
@@ -126,6 +136,7 @@ template <class T> struct WindowSinkhorn {
             m.rest = m.a / (m.a + weight(1, k));
             m.tau2 = weight(2, k) / (m.a + weight(2, k));
             m.c2 = T(s / m.a * LOG2E<double>);
+            m.slot = slots == 1 ? 0 : k > 0 && m.c2 == step(k - 1).c2 ? step(k - 1).slot : k;
             start(m, k == 0 ? last.q : step(k - 1).q, k == 0 ? 1 : tau2_before * a_before / m.a);
             columns<Tight>(m, S);
             const V<T> least_S = channels<Tight>(m);
@@ -139,6 +150,7 @@ template <class T> struct WindowSinkhorn {
             }
         }
         last.c2 = step(call.K - 1).c2;
+        last.slot = step(call.K - 1).slot;
         start(last, step(call.K - 1).q, tau2_before);
         const V<T> least = pool<Tight>();
         if constexpr (!Tight)
@@ -158,13 +170,16 @@ template <class T> struct WindowSinkhorn {
         });
     }
 
+    T *E_of(const WindowStep<T> &m) const { return E + m.slot * job.most * tile.width; }
+
     // sums = sum_n E factor, with E made if it is of another c2.
-    void sum_rows(T c2, const T *factor, T *sums) {
+    void sum_rows(const WindowStep<T> &m, const T *factor, T *sums) {
         const int64_t width = tile.width; // copies stay in registers; see Bag
         const T *const X = tile.X;
-        T *const E = this->E;
-        const bool fresh = c2 != E_c2;
-        E_c2 = c2;
+        T *const E = E_of(m);
+        const T c2 = m.c2;
+        const bool fresh = c2 != E_c2[m.slot];
+        E_c2[m.slot] = c2;
         memset(sums, 0, size_t(width) * sizeof(T));
         row_blocks(0, tile.N, [&](auto count, int64_t n) {
             constexpr int R = decltype(count)::value;
@@ -195,7 +210,7 @@ template <class T> struct WindowSinkhorn {
 
     template <bool Tight> void columns(WindowStep<T> &m, T *sums) {
         if constexpr (!Tight) {
-            sum_rows(m.c2, m.f, sums);
+            sum_rows(m, m.f, sums);
             return;
         }
         const int64_t width = tile.width, N = tile.N;
@@ -231,46 +246,38 @@ template <class T> struct WindowSinkhorn {
         const T tau1 = T(m.tau1), rest = T(m.rest) * m.c2;
         const bool keep = job.backward;
         V<T> least = ld(S), most = NOTHING<T> - V<T>{};
-        // Two channels at a time: a logarithm and an exponential in a row leave the processor waiting.
-        auto one = [&](auto count, int64_t d) {
-            constexpr int R = decltype(count)::value;
-            V<T> sum[R], log[R], u[R];
-            for (int r = 0; r < R; ++r) {
-                sum[r] = ld(S + d + r * W<T>);
-                least = -vmax(-sum[r], -least);
-            }
-            for (int r = 0; r < R; ++r)
-                log[r] = log2v<T>(sum[r]);
-            for (int r = 0; r < R; ++r) {
-                const int64_t at = d + r * W<T>;
-                u[r] = rest * ld(centred + at) - tau1 * (Tight ? log[r] + ld(ref + at) : log[r]);
-                if (keep) {
-                    st(log_S + at, log[r]);
-                    st(inverse + at, 1 / sum[r]);
-                }
-            }
+        // Logarithms, then exponentials: the two in a row would leave the processor waiting.
+        each<T>(width, [&](int64_t d) {
+            const V<T> sum = ld(S + d), log = log2v<T>(sum);
+            least = -vmax(-sum, -least);
+            const V<T> u = rest * ld(centred + d) - tau1 * (Tight ? log + ld(ref + d) : log);
             if constexpr (Tight)
-                for (int r = 0; r < R; ++r)
-                    most = vmax(u[r], most);
-            else
-                exp2_all<T, R>(u);
-            for (int r = 0; r < R; ++r)
-                st(w + d + r * W<T>, u[r]);
-        };
-        int64_t d = 0;
-        for (; d + 2 * W<T> <= width; d += 2 * W<T>)
-            one(Int<2>{}, d);
-        if (d < width)
-            one(Int<1>{}, d);
+                most = vmax(u, most);
+            st(w + d, u);
+            if (keep) {
+                st(log_S + d, log);
+                st(inverse + d, 1 / sum);
+            }
+        });
         if constexpr (Tight)
             each<T>(width, [&](int64_t d) { st(w + d, ld(w + d) - most); });
+        else
+            row_blocks(0, width / W<T>, [&](auto count, int64_t c) {
+                constexpr int R = decltype(count)::value;
+                V<T> u[R];
+                for (int r = 0; r < R; ++r)
+                    u[r] = ld(w + (c + r) * W<T>);
+                exp2_all<T, R>(u);
+                for (int r = 0; r < R; ++r)
+                    st(w + (c + r) * W<T>, u[r]);
+            });
         return least;
     }
 
     // R, and q from it; the least R.
     template <bool Tight> V<T> rows(WindowStep<T> &m) {
         const int64_t width = tile.width;
-        const T *const X = tile.X, *const E = this->E, *const w = m.w;
+        const T *const X = tile.X, *const E = E_of(m), *const w = m.w;
         const T c2 = m.c2;
         V<T> least = T(1) - V<T>{}, most = NOTHING<T> - V<T>{};
         row_blocks(0, tile.N, [&](auto count, int64_t n) {
@@ -318,31 +325,33 @@ template <class T> struct WindowSinkhorn {
 
     // mean = sum_n Xc P / sum_n P; the least sum.
     template <bool Tight> V<T> pool() {
-        const int64_t width = tile.width, N = tile.N;
-        const T *const X = tile.X, *const E = this->E, *const f = last.f, *const v2 = last.v2, *const ref = last.ref;
+        const int64_t width = tile.width;
+        const T *const X = tile.X, *const E = E_of(last), *const f = last.f, *const v2 = last.v2, *const ref = last.ref;
         T *const den = last.inverse_S, *const num = mean;
         const T c2 = last.c2;
         if constexpr (Tight)
             columns<true>(last, den);
         V<T> least = T(1) - V<T>{};
-        each<T>(width, [&](int64_t d) {
-            V<T> sum = {}, whole = {};
-            for (int64_t n = 0; n < N; ++n) {
-                const V<T> x = ld(X + n * width + d);
-                V<T> e;
+        with_count(tile.N, [&](auto count) {
+            each<T>(width, [&](int64_t d) {
+                V<T> sum = {}, whole = {};
+                for (int64_t n = 0; n < count.value(); ++n) {
+                    const V<T> x = ld(X + n * width + d);
+                    V<T> e;
+                    if constexpr (Tight)
+                        e = exp2v<T>(c2 * x + ld(v2 + n * W<T>) - ld(ref + d));
+                    else
+                        e = ld(E + n * width + d) * ld(f + n * W<T>);
+                    whole += e;
+                    sum += x * e;
+                }
                 if constexpr (Tight)
-                    e = exp2v<T>(c2 * x + ld(v2 + n * W<T>) - ld(ref + d));
-                else
-                    e = ld(E + n * width + d) * ld(f + n * W<T>);
-                whole += e;
-                sum += x * e;
-            }
-            if constexpr (Tight)
-                whole = ld(den + d);
-            const V<T> inverse = 1 / whole;
-            least = -vmax(-whole, -least);
-            st(den + d, inverse);
-            st(num + d, sum * inverse);
+                    whole = ld(den + d);
+                const V<T> inverse = 1 / whole;
+                least = -vmax(-whole, -least);
+                st(den + d, inverse);
+                st(num + d, sum * inverse);
+            });
         });
         return least;
     }
@@ -427,7 +436,7 @@ template <class T> struct WindowSinkhorn {
     // dX and dv of the output.
     template <bool Tight> void reverse_pool(T c, V<T> &with_x, V<T> &with_e) {
         const int64_t width = tile.width;
-        const T *const X = tile.X, *const E = this->E, *const mean = this->mean, *const ref = last.ref;
+        const T *const X = tile.X, *const E = E_of(last), *const mean = this->mean, *const ref = last.ref;
         T *const dX = this->dX, *const G = this->G;
         const T c2 = last.c2;
         each<T>(width, [&](int64_t d) { st(G + d, ld(dy + d) * ld(last.inverse_S + d)); });
@@ -470,7 +479,7 @@ template <class T> struct WindowSinkhorn {
     template <bool Tight> void reverse_rows(WindowStep<T> &m) {
         const int64_t width = tile.width;
         if constexpr (!Tight) {
-            sum_rows(m.c2, D, du);
+            sum_rows(m, D, du);
             each<T>(width, [&](int64_t d) { st(du + d, ld(du + d) * ld(m.w + d)); });
             return;
         }
@@ -495,7 +504,7 @@ template <class T> struct WindowSinkhorn {
     // Adds to dX for both directions of a module; dv from the columns.
     template <bool Tight> void reverse_columns(WindowStep<T> &m, V<T> &with_x, V<T> &with_e) {
         const int64_t width = tile.width;
-        const T *const X = tile.X, *const E = this->E, *const G = this->G, *const w = m.w, *const ref = m.ref;
+        const T *const X = tile.X, *const E = E_of(m), *const G = this->G, *const w = m.w, *const ref = m.ref;
         T *const dX = this->dX;
         const T c = T(s / m.a), c2 = m.c2;
         V<T> sum_x = {}, sum_e = {};

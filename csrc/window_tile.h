@@ -76,6 +76,21 @@ template <class T> UOTPOOL_INLINE double lanes_sum(V<T> x, LaneSet set) {
     return sum;
 }
 
+// f(count) with count.value() = N, known to the compiler for windows of 2 x 2.
+struct Count {
+    int64_t N;
+    int64_t value() const { return N; }
+};
+struct Four {
+    static constexpr int64_t value() { return 4; }
+};
+template <class F> UOTPOOL_INLINE void with_count(int64_t N, F f) {
+    if (N == 4)
+        f(Four{});
+    else
+        f(Count{N});
+}
+
 // An image or an output: planes of the channels one after the other, or the channels of a position together.
 template <class T> struct Image {
     int64_t C, size; // size: of a plane
@@ -237,25 +252,44 @@ template <class T> struct Tile {
         const T *const data = (const T *)call.X + b * from.C * from.size;
         for (int64_t n = 0; n < N; ++n)
             from.load(data, at + n * W<T>, X + n * width);
-        const int64_t N = this->N, width = this->width;
+        const int64_t width = this->width;
         T *const X = this->X, *const top = this->top;
         V<T> zero = {}, best = {};
-        each<T>(width, [&](int64_t d) {
-            V<T> m = sign * ld(X + d);
-            for (int64_t n = 1; n < N; ++n)
-                m = vmax(sign * ld(X + n * width + d), m);
-            best = d == 0 ? m : vmax(m, best);
-            m *= sign;
-            st(top + d, m);
-            for (int64_t n = 0; n < N; ++n) {
-                const V<T> x = ld(X + n * width + d) - m;
-                st(X + n * width + d, x);
-                zero += x * 0;
-            }
+        with_count(N, [&](auto count) {
+            each<T>(width, [&](int64_t d) {
+                V<T> m = sign * ld(X + d), finite = {};
+                for (int64_t n = 1; n < count.value(); ++n)
+                    m = vmax(sign * ld(X + n * width + d), m);
+                best = d == 0 ? m : vmax(m, best);
+                m *= sign;
+                st(top + d, m);
+                for (int64_t n = 0; n < count.value(); ++n) {
+                    const V<T> x = ld(X + n * width + d) - m;
+                    st(X + n * width + d, x);
+                    finite += x * 0;
+                }
+                zero += finite;
+            });
         });
         best *= sign;
         each<T>(width, [&](int64_t d) { st(centred + d, ld(top + d) - best); });
         poison = zero;
+    }
+
+    // The next tile's positions follow on those of this one: what is read a line here and a line there, no hardware
+    // foresees. Only if it stays in the second cache.
+    UOTPOOL_INLINE void fetch_next(int64_t b) const { // not inlined, GCC takes it for a function without effect
+        const Image<T> from = image();
+        if (!from.channels_last || N * width * int64_t(sizeof(T)) > 65536)
+            return;
+        const char *const data = (const char *)((const T *)call.X + b * from.C * from.size);
+        for (int64_t n = 0; n < N; ++n)
+            for (int i = 0; i < W<T>; ++i) {
+                const int64_t next = at[n * W<T> + i] + W<T> * call.stride_w;
+                if (next < from.size)
+                    for (int64_t byte = 0; byte < from.C * int64_t(sizeof(T)); byte += 64)
+                        __builtin_prefetch(data + next * from.C * int64_t(sizeof(T)) + byte);
+            }
     }
 };
 

@@ -44,9 +44,7 @@ class Problem(NamedTuple):
     def empty_output(self) -> Tensor:
         B, C = self.X.shape[:2]
         size = (B, C, *self.output_size)
-        return torch.empty(
-            size, dtype=self.X.dtype, device=self.X.device, memory_format=memory_format(self.X)
-        )
+        return torch.empty(size, dtype=self.X.dtype, device=self.X.device, memory_format=memory_format(self.X))
 
 
 def pool(
@@ -63,7 +61,7 @@ def pool(
     Output (i, j) is of the window that starts at (i, j) * stride - padding; what is outside of X is absent.
 
     Args:
-        X: (B, C, H, W), with no copy if it is contiguous or channels_last; half precision is computed in float32.
+        X: (B, C, H, W), not copied if contiguous or channels_last; half precision is computed in float32.
         weights: (3, K), the rows alpha0, alpha1, alpha2.
         scale: one number s; the plan is that of s X, for the mean of X. None: 1.
         kernel_size: height and width of a window.
@@ -228,7 +226,8 @@ def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     X = torch.empty_like(p.X, memory_format=memory_format(p.X))
     made = (X, p.weights, p.scale)
     return tuple(
-        dout.new_empty(0) if t is None or not w else torch.empty_like(t) for t, w in zip(made, wanted, strict=True)
+        dout.new_empty(0) if t is None or not w else torch.empty_like(t)
+        for t, w in zip(made, wanted, strict=True)
     )
 
 
