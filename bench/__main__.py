@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 import bench
-from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, svm, zoo
+from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, svm, windows, zoo
 from bench.report import Row, machine_facts, print_summary, print_tables, write_csv
 from bench.session import Session
 
@@ -25,6 +25,7 @@ BENCHMARKS = {
     "mil": mil.run,
     "graph": graph.run,
     "svm": svm.run,
+    "windows": windows.run,
 }
 
 

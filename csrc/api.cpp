@@ -4,11 +4,8 @@
 
 #include <atomic>
 
-#include "job.h"
+#include "api.h"
 #include "threads.h"
-#include "uotpool.h"
-
-#define UOTPOOL_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
@@ -49,8 +46,6 @@ constexpr int64_t TASK_ENTRIES = int64_t(1) << 14;
 // A bag of at least so many chunks is worked on by all threads together, one such bag after the other: fewer of them
 // in scratch at a time, and a single one still uses the machine.
 constexpr int64_t TEAM_CHUNKS = 4;
-
-bool aligned(const void *p, size_t to) { return (uintptr_t)p % to == 0; }
 
 struct Sizes {
     int64_t weights; // rows of `weights`
@@ -114,11 +109,6 @@ int check(const uotpool_call &c, int backward, Sizes &sizes) {
 
 int64_t first_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b] : b * c.N; }
 int64_t size_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b + 1] - c.ptr[b] : c.N; }
-
-void *take(size_t bytes) {
-    void *p = nullptr;
-    return posix_memalign(&p, 64, bytes ? bytes : 64) == 0 ? p : nullptr;
-}
 
 // Zeros where no bag writes: rows that are absent, and everything of an empty bag.
 void clear(const uotpool_call &c, int backward, size_t item) {
@@ -243,16 +233,6 @@ template <class T> void sum_bags(const T *each, int64_t bags, int64_t n, T *out)
             out[i] += each[b * n + i];
 }
 
-// Derivatives that all bags share are summed in the order of the bags, whoever worked on them.
-template <class T> void sum_weights(const double *each, int64_t bags, int64_t n, T *out) {
-    for (int64_t i = 0; i < n; ++i) {
-        double s = 0;
-        for (int64_t b = 0; b < bags; ++b)
-            s += each[b * n + i];
-        out[i] = T(s);
-    }
-}
-
 int run(const uotpool_call *call, int backward) {
     if (!call)
         return UOTPOOL_NULL_POINTER;
@@ -282,12 +262,12 @@ int run(const uotpool_call *call, int backward) {
             if (size_of(c, b) == 0)
                 memset((char *)job.dlog_p0 + size_t(b * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
     }
-    const int status = run_bags(job, *kernels_of(chosen().load()));
+    const int status = run_bags(job, chosen_kernels());
     if (status == UOTPOOL_OK && backward && c.dweights) {
         if (c.dtype == UOTPOOL_FLOAT32)
-            sum_weights(job.dweights, c.B, weights, (float *)c.dweights);
+            sum_in_order(job.dweights, c.B, weights, weights, (float *)c.dweights);
         else
-            sum_weights(job.dweights, c.B, weights, (double *)c.dweights);
+            sum_in_order(job.dweights, c.B, weights, weights, (double *)c.dweights);
     }
     if (status == UOTPOOL_OK && each_p0) {
         if (c.dtype == UOTPOOL_FLOAT32)
@@ -301,6 +281,8 @@ int run(const uotpool_call *call, int backward) {
 }
 
 } // namespace
+
+const Kernels &chosen_kernels() { return *kernels_of(chosen().load()); }
 
 UOTPOOL_EXPORT int uotpool_abi(void) { return UOTPOOL_ABI; }
 
@@ -330,7 +312,7 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     if (bad)
         return -bad;
     const Job job = {&c, backward, nullptr, nullptr};
-    const Kernels &kernels = *kernels_of(chosen().load());
+    const Kernels &kernels = chosen_kernels();
     const int64_t chunk_rows = kernels.chunk_rows(&job);
     Largest largest = {0, 0};
     for (int64_t b = 0; b < c.B; ++b)

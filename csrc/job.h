@@ -18,6 +18,14 @@ struct Job {
     void *dlog_p0;      // (B, D)
 };
 
+// The same for windows of images (window.h).
+struct WindowJob {
+    const uotpool_window_call *call;
+    int backward;
+    int64_t most; // positions in the largest window
+    int add;      // windows overlap or leave gaps: dX starts at 0 and is added to; else each entry is written once
+};
+
 struct Kernels {
     // Rows of a bag that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
     // on threads or machines.
@@ -26,6 +34,11 @@ struct Kernels {
     size_t (*scratch)(const Job *job, int64_t n);
     // Solve bag b of n samples, the first of them `first` (in rows, or in X).
     void (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
+    // Bytes of scratch for a tile of windows.
+    size_t (*window_scratch)(const WindowJob *job);
+    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights (3, K) and scale are added
+    // to `sums`.
+    void (*window_rows)(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *scratch, double *sums);
 };
 
 extern "C" {

@@ -2,6 +2,7 @@
 #include "badmm_e.h"
 #include "badmm_q.h"
 #include "sinkhorn.h"
+#include "window.h"
 
 namespace {
 
@@ -68,9 +69,36 @@ void bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, cons
     }
 }
 
+template <class T> size_t window_scratch_of(const WindowJob *job) {
+    Arena arena = {nullptr, 0};
+    WindowSinkhorn<T> solver(*job, arena);
+    return arena.used;
+}
+
+size_t window_scratch(const WindowJob *job) {
+    return job->call->dtype == UOTPOOL_FLOAT32 ? window_scratch_of<float>(job) : window_scratch_of<double>(job);
+}
+
+template <class T>
+void pool_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *memory, double *sums) {
+    Arena arena = {(char *)memory, 0};
+    WindowSinkhorn<T> solver(*job, arena);
+    const int64_t out_w = job->call->out_w;
+    for (int64_t first = begin * out_w; first < end * out_w; first += W<T>)
+        solver.run(b, first, end * out_w, sums);
+}
+
+void window_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *memory, double *sums) {
+    if (job->call->dtype == UOTPOOL_FLOAT32)
+        pool_rows<float>(job, b, begin, end, memory, sums);
+    else
+        pool_rows<double>(job, b, begin, end, memory, sums);
+}
+
 } // namespace
 
 #define UOTPOOL_JOIN_(a, b) a##b
 #define UOTPOOL_JOIN(a, b) UOTPOOL_JOIN_(a, b)
 
-extern "C" const Kernels UOTPOOL_JOIN(uotpool_kernels_, UOTPOOL_ISA_NAME) = {chunk_rows, scratch, bag};
+extern "C" const Kernels UOTPOOL_JOIN(uotpool_kernels_, UOTPOOL_ISA_NAME) = {chunk_rows, scratch, bag, window_scratch,
+                                                                            window_rows};

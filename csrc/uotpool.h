@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 1
+#define UOTPOOL_ABI 2
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,6 +51,24 @@ typedef struct uotpool_call {
     void *dweights;        /* shape of weights */
 } uotpool_call;
 
+/* Local pooling of images by Sinkhorn with uniform priors. Output (i, j) is the pooled output of one bag: its samples are
+ * the positions of X with h in i stride_h - padding_h + (0 .. kernel_h - 1) and likewise w, as far as they are in the image, its
+ * features the C channels. A window with no position gives zeros. */
+typedef struct uotpool_window_call {
+    int64_t dtype, channels_last; /* 0: X is (B, C, H, W) in memory, out (B, C, out_h, out_w); 1: C is the last of each */
+    int64_t K, B, C, H, W;
+    int64_t kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w, out_h, out_w;
+    int64_t threads;
+    const void *X;
+    const void *weights;   /* (3, K): alpha0, alpha1, alpha2 */
+    const void *scale;     /* (1): the plan is that of scale X; NULL: 1 */
+    const void *dout;      /* backward: as out */
+    void *out;             /* forward */
+    void *dX;              /* backward, each of these NULL where not wanted: as X */
+    void *dweights;        /* (3, K) */
+    void *dscale;          /* (1) */
+} uotpool_window_call;
+
 int uotpool_abi(void);
 
 /* The best instruction set of this CPU that is built in is chosen at the first call. */
@@ -61,6 +79,10 @@ int uotpool_set_isa(int isa);
 /* All of `out`, or of every wanted derivative, is written: zeros where a bag is empty or a row absent. */
 int uotpool_forward(const uotpool_call *call);
 int uotpool_backward(const uotpool_call *call);
+
+/* All of `out`, or of every wanted derivative, is written. */
+int uotpool_window_forward(const uotpool_window_call *call);
+int uotpool_window_backward(const uotpool_window_call *call);
 
 /* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);

@@ -28,7 +28,7 @@ from uotpool import resolve_impl
 from uotpool.experiments.data import status
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo", "mil", "graph")
+NAMES = ("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo", "mil", "graph", "windows")
 COLUMNS = {
     *("benchmark", "size", "solver", "mode", "threads", "candidate", "baseline", "candidate_us", "baseline_us"),
     *("ratio", "target", "met", "machine", "isa", "python", "torch", "torch_geometric", "pot", "uotpool"),

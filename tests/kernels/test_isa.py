@@ -118,6 +118,10 @@ for solver in SOLVERS:
         for N, D in ((2, 3), (9, 15), (6, 16), (20, 17), (5, 33)):
             compare(dense(2, N, D), modules(solver, 2), solver, plan=plan)
         compare(ragged("index", [7, 0, 3, 12], 19, p0="shared"), modules(solver, 4), solver, plan=plan)
+from tests.kernels import windows
+windows.compare(windows.case((2, 19, 6, 40), (2, 2)))
+windows.compare(windows.case((1, 5, 9, 11), (3, 3), (2, 2), (1, 1)))
+windows.compare(windows.case((1, 5, 9, 20), (3, 3), (1, 1), (1, 1)))
 """
 
 
@@ -128,7 +132,9 @@ def test_the_512_bit_code_in_narrower_instructions(tmp_path):
         pytest.skip("no C++ compiler")
     library_path = tmp_path / "wide.so"
     flags = "-std=c++17 -O1 -fPIC -shared -w -Wno-psabi -pthread -ffp-contract=fast -DUOTPOOL_VECTOR_BYTES=64"
-    sources = [str(ROOT / "csrc" / name) for name in ("kernels.cpp", "api.cpp", "threads.cpp")]
+    sources = [
+        str(ROOT / "csrc" / name) for name in ("kernels.cpp", "api.cpp", "window_api.cpp", "threads.cpp")
+    ]
     command = [compiler, *flags.split(), "-DUOTPOOL_ISA_NAME=baseline", *sources, "-o", str(library_path)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     done = run(WIDE, UOTPOOL_LIBRARY=str(library_path))

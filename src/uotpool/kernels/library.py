@@ -12,19 +12,33 @@ import os
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from pathlib import Path
 
-ABI = 1
+ABI = 2
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
 
 OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
 
 _SIZES = "dtype solver head K B M N D threads p0_shared"
 _ARRAYS = "X ptr rows log_p0 log_q0 weights dout out dX dlog_p0 dlog_q0 dweights"
+_WINDOW_SIZES = (
+    "dtype channels_last K B C H W kernel_h kernel_w stride_h stride_w padding_h padding_w out_h out_w threads"
+)
+_WINDOW_ARRAYS = "X weights scale dout out dX dweights dscale"
+
+
+def _struct(sizes: str, arrays: str) -> list[tuple[str, type]]:
+    return [(name, c_int64) for name in sizes.split()] + [(name, c_void_p) for name in arrays.split()]
 
 
 class Call(ctypes.Structure):
     """`uotpool_call`, field by field. An array is the integer of its address, or None."""
 
-    _fields_ = [(name, c_int64) for name in _SIZES.split()] + [(name, c_void_p) for name in _ARRAYS.split()]
+    _fields_ = _struct(_SIZES, _ARRAYS)
+
+
+class WindowCall(ctypes.Structure):
+    """`uotpool_window_call`, likewise."""
+
+    _fields_ = _struct(_WINDOW_SIZES, _WINDOW_ARRAYS)
 
 
 _SIGNATURES: dict[str, tuple[type, list[type]]] = {
@@ -33,6 +47,8 @@ _SIGNATURES: dict[str, tuple[type, list[type]]] = {
     "uotpool_set_isa": (c_int, [c_int]),
     "uotpool_forward": (c_int, [POINTER(Call)]),
     "uotpool_backward": (c_int, [POINTER(Call)]),
+    "uotpool_window_forward": (c_int, [POINTER(WindowCall)]),
+    "uotpool_window_backward": (c_int, [POINTER(WindowCall)]),
     "uotpool_scratch": (c_int64, [POINTER(Call), c_int]),
     "uotpool_group": (c_int, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }

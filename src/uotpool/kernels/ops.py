@@ -17,7 +17,7 @@ from uotpool.kernels import library
 from uotpool.layout import DenseSets, RaggedSets, Sets
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in the header
-_DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float32, torch.float64)
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 
@@ -82,16 +82,16 @@ def solve(
         plan: the plan instead of the pooled output.
     """
     D = X.shape[-1]
-    rows = _plain(X.reshape(-1, D))
+    rows = plain(X.reshape(-1, D))
     ptr, order, N = _grouping(rows, sets)
     if log_p0 is not None:
-        log_p0 = _plain(log_p0)
+        log_p0 = plain(log_p0)
     if log_q0 is not None:
-        log_q0 = _plain(log_q0.reshape(-1))
-    weights = _plain(weights)
+        log_q0 = plain(log_q0.reshape(-1))
+    weights = plain(weights)
     problem = Problem(rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
     inputs = problem.differentiable()
-    if not all(t is None or _eager(t) for t in inputs):
+    if not all(t is None or eager(t) for t in inputs):
         out = cast(Tensor, torch.ops.uotpool.solve(*problem))
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
         out = cast(Tensor, _Solve.apply(*inputs, problem))
@@ -100,9 +100,13 @@ def solve(
     return out.view(X.shape) if plan else out
 
 
-def _plain(x: Tensor) -> Tensor:
+def plain(x: Tensor) -> Tensor:
     """x in memory as it reads: contiguous, with no sign or zeros that only a flag knows of."""
-    x = x.contiguous()
+    return resolved(x.contiguous())
+
+
+def resolved(x: Tensor) -> Tensor:
+    """x with its signs and zeros in memory, whatever flags it had."""
     if torch.compiler.is_compiling():  # the operator does the rest when it runs
         return x
     if x.is_neg():
@@ -126,12 +130,12 @@ def _grouping(rows: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, i
             return sets.ptr.contiguous(), None, 0
         index, N = sets.index.contiguous(), 0
     present = None if sets.present is None else sets.present.reshape(-1).contiguous()
-    group = _group if _eager(rows) else torch.ops.uotpool.group
+    group = _group if eager(rows) else torch.ops.uotpool.group
     ptr, order = group(rows, index, present, sets.num_sets, N)
     return ptr, order, 0
 
 
-def _eager(X: Tensor) -> bool:
+def eager(X: Tensor) -> bool:
     return not (
         torch.compiler.is_compiling() or type(X) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
     )
@@ -142,16 +146,16 @@ def _group(
 ) -> tuple[Tensor, Tensor]:
     ptr = torch.empty(num_sets + 1, dtype=torch.int64, device=rows.device)
     order = torch.empty(rows.shape[0], dtype=torch.int64, device=rows.device)
-    arguments = (_address(index), _address(present), rows.shape[0], num_sets, N)
-    library.check(_native().uotpool_group(*arguments, ptr.data_ptr(), order.data_ptr()))
+    arguments = (address(index), address(present), rows.shape[0], num_sets, N)
+    library.check(native().uotpool_group(*arguments, ptr.data_ptr(), order.data_ptr()))
     return ptr, order
 
 
-def _native() -> Any:
+def native() -> Any:
     return library.load()  # handed out only where `library.missing()` has nothing to say
 
 
-def _address(x: Tensor | None) -> int | None:
+def address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
@@ -159,7 +163,7 @@ def _call(p: Problem, *outputs: Tensor | None) -> library.Call:
     """`outputs`: dout, out, dX, dlog_p0, dlog_q0, dweights."""
     arrays = (p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *outputs)
     return library.Call(
-        _DTYPES.index(p.X.dtype),
+        DTYPES.index(p.X.dtype),
         SOLVERS.index(p.solver),
         p.plan,
         p.weights.shape[1],
@@ -169,13 +173,13 @@ def _call(p: Problem, *outputs: Tensor | None) -> library.Call:
         p.X.shape[1],
         min(torch.get_num_threads(), MOST_THREADS),
         p.log_p0 is not None and p.log_p0.dim() == 1,
-        *[_address(t) for t in arrays],
+        *[address(t) for t in arrays],
     )
 
 
 def _forward(p: Problem) -> Tensor:
     out = p.X.new_empty(p.output_shape())
-    library.check(_native().uotpool_forward(_call(p, None, out, None, None, None, None)))
+    library.check(native().uotpool_forward(_call(p, None, out, None, None, None, None)))
     return out
 
 
@@ -183,8 +187,8 @@ def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     """By X, log_p0, log_q0 and the weights; None for one that is not wanted."""
     pairs = zip(p.differentiable(), wanted, strict=True)
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
-    dout = _plain(dout)  # named, as it has to live until the call is over
-    library.check(_native().uotpool_backward(_call(p, dout, None, *made)))
+    dout = plain(dout)  # named, as it has to live until the call is over
+    library.check(native().uotpool_backward(_call(p, dout, None, *made)))
     return made
 
 
@@ -204,7 +208,7 @@ def _by_operator(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     return [d if w else None for d, w in zip(made, wanted, strict=True)]
 
 
-_TWICE = (
+TWICE = (
     "the fused CPU kernels have first derivatives only; for derivatives of derivatives (create_graph=True, "
     'gradient penalties, Hessians) use impl="reference"'
 )
@@ -237,7 +241,7 @@ class _SolveBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
-        raise RuntimeError(_TWICE)
+        raise RuntimeError(TWICE)
 
 
 # The same for compilers and exporters, which see operators with a schema.
@@ -248,7 +252,7 @@ _problem = (
 )
 
 
-def _operator(name: str, function: Any, schema: str) -> Any:
+def operator(name: str, function: Any, schema: str) -> Any:
     return torch.library.custom_op(
         f"uotpool::{name}", function, mutates_args=(), schema=schema, device_types="cpu"
     )
@@ -258,7 +262,7 @@ def _validated(p: Problem) -> Problem:
     """What `solve` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
     M, D = p.X.shape
     good = (
-        p.X.dtype in _DTYPES
+        p.X.dtype in DTYPES
         and all(t is None or (t.dtype == p.X.dtype and t.device.type == "cpu") for t in p.differentiable())
         and all(t is None or (t.dtype == torch.int64 and t.device.type == "cpu") for t in (p.ptr, p.order))
         and p.solver in SOLVERS
@@ -273,7 +277,7 @@ def _validated(p: Problem) -> Problem:
         raise ValueError(
             "uotpool::solve: shapes, dtypes or devices that do not fit; use uotpool.uot_pool or uot_plan"
         )
-    tensors: dict[str, Any] = {k: _plain(t) for k, t in p._asdict().items() if isinstance(t, Tensor)}
+    tensors: dict[str, Any] = {k: plain(t) for k, t in p._asdict().items() if isinstance(t, Tensor)}
     return p._replace(**tensors)
 
 
@@ -290,13 +294,13 @@ def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
 
 
-_group_op = _operator(
+_group_op = operator(
     "group",
     _group,
     "(Tensor rows, Tensor? index, Tensor? present, SymInt num_sets, SymInt N) -> (Tensor, Tensor)",
 )
-_solve_op = _operator("solve", _operator_forward, f"({_problem}) -> Tensor")
-_backward_op = _operator(
+_solve_op = operator("solve", _operator_forward, f"({_problem}) -> Tensor")
+_backward_op = operator(
     "solve_backward",
     _operator_backward,
     f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -329,11 +333,11 @@ def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     return dX, None, None, None, dp, dq, dw, None, None, None
 
 
-def _refuse(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError(_TWICE)
+def refuse(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(TWICE)
 
 
 _solve_op.register_autograd(
     _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Problem(*inputs))
 )
-_backward_op.register_autograd(_refuse)
+_backward_op.register_autograd(refuse)

@@ -1,0 +1,554 @@
+// Sinkhorn for windows of an image: sinkhorn.h with uniform priors, W windows at a time, one in each lane.
+//
+// X = Xc + top with Xc <= 0, and the plan is that of s X (call.scale). Module k does, with a = alpha0[k] and in base 2,
+// c2 = s log2(e) / a, E = 2^(c2 Xc), f = 2^v2:
+//
+//     S_c = sum_n E f        u2 = (1 - tau1) c2 top - tau1 log2 S         w = 2^u2
+//     R_n = sum_c E w        q = -log2 R - max                            v2 = tau2 q a / (a of the next module)
+//
+// A uniform prior adds a constant to u or v, which cancels. No exponent is above 0 but that of w, where S is small: so a
+// window is given up when an S or R comes out too small to be trusted. It is done again the tight way, each sum relative to
+// its own largest term and with exponentials of its own. That is for its lane alone: the tile is solved once more and only the lanes that
+// need it are taken from there. What a window gives depends on nothing but the window.
+#pragma once
+
+#include "window_tile.h"
+
+namespace {
+
+// Then w is at most 2^30 (2^250), and what a term loses that is cut off at the smallest number is nothing beside R.
+template <class T> constexpr T TRUSTED_S = sizeof(T) == 4 ? T(0x1p-30) : T(0x1p-250);
+template <class T> constexpr T TRUSTED_R = sizeof(T) == 4 ? T(0x1p-40) : T(0x1p-400);
+
+constexpr int64_t KEPT_BYTES = 1 << 17;
+
+template <class T> struct WindowStep {
+    T *log_S, *inverse_S; // (C): tight: of S relative to ref
+    T *w;                 // (C); tight: u2
+    T *ref;               // (C): tight: largest exponent of the column
+    T *v2, *f;            // (N): at the start of the module
+    T *log_R, *inverse_R; // (N); tight: of R relative to row_ref
+    T *row_ref, *q;       // (N)
+    double a, tau1, rest, tau2; // rest: 1 - tau1
+    T c2;
+    int64_t slot; // where E is
+};
+
+template <class T> struct WindowSinkhorn {
+    const WindowJob &job;
+    const uotpool_window_call &call;
+    Tile<T> tile;
+    const double s; // scale
+    bool regular;   // no weight for which an exponent could be positive
+    WindowStep<T> *steps, last; // last: the sums of the output, over samples only
+    int64_t slots;              // as many E are kept: of all modules for the way back, if the second cache has room for them
+    T *E, *E_c2;                // (slots, N, C); what each was made with, NaN: nothing yet
+    T *S, *mean;                // (C)
+    T *dX, *dy, *du, *G;        // (N, C), (C), ...
+    T *dv, *D;                  // (N)
+
+    WindowSinkhorn(const WindowJob &j, Arena &arena)
+        : job(j), call(*j.call), tile(j, arena), s(j.call->scale ? double(*(const T *)j.call->scale) : 1.0) {
+        const int64_t count = job.backward ? call.K : 1;
+        steps = arena.take<WindowStep<T>>(count);
+        for (int64_t k = 0; k < count; ++k) {
+            const WindowStep<T> step = make_step(arena);
+            if (steps)
+                steps[k] = step;
+        }
+        last = make_step(arena);
+        const int64_t entries = job.most * tile.width;
+        slots = job.backward && call.K * entries * int64_t(sizeof(T)) <= KEPT_BYTES ? call.K : 1;
+        E = arena.take<T>(slots * entries);
+        E_c2 = arena.take<T>(slots);
+        S = arena.take<T>(tile.width);
+        mean = arena.take<T>(tile.width);
+        if (job.backward) {
+            dX = arena.take<T>(job.most * tile.width);
+            dy = arena.take<T>(tile.width);
+            du = arena.take<T>(tile.width);
+            G = arena.take<T>(tile.width);
+            dv = arena.take<T>(job.most * W<T>);
+            D = arena.take<T>(job.most * W<T>);
+        }
+        regular = true;
+        for (int64_t k = 0; steps && k < call.K; ++k)
+            regular = regular && weight(0, k) > 0 && weight(1, k) >= 0 && weight(2, k) >= 0;
+    }
+
+    WindowStep<T> make_step(Arena &arena) const {
+        WindowStep<T> step = {};
+        T **const of_channels[] = {&step.log_S, &step.inverse_S, &step.w, &step.ref};
+        for (T **p : of_channels)
+            *p = arena.take<T>(tile.width);
+        T **const of_samples[] = {&step.v2, &step.f, &step.log_R, &step.inverse_R, &step.row_ref, &step.q};
+        for (T **p : of_samples)
+            *p = arena.take<T>(job.most * W<T>);
+        return step;
+    }
+
+    double weight(int which, int64_t k) const { return ((const T *)call.weights)[which * call.K + k]; }
+    WindowStep<T> &step(int64_t k) { return steps[job.backward ? k : 0]; }
+
+    T *out(int64_t b) const { return (T *)call.out + b * call.C * call.out_h * call.out_w; }
+
+    // The windows from `first` on, up to W of them and before `end`.
+    void run(int64_t b, int64_t first, int64_t end, double *sums) {
+        tile.locate(first, end);
+        if (tile.live) {
+            tile.load(b, T(s < 0 ? -1 : 1));
+            if (first + W<T> < end)
+                tile.fetch_next(b);
+            const LaneSet bad = regular ? solve<false>(b, tile.live, sums) : tile.live;
+            if (bad)
+                solve<true>(b, bad, sums);
+        }
+        if (tile.empty && !job.backward) {
+            memset(mean, 0, size_t(tile.width) * sizeof(T));
+            tile.output().template store<false>(out(b), tile.out_at, mean, tile.empty);
+        }
+    }
+
+    // Results for the lanes of the set, but for those that it returns: they cannot be trusted.
+    template <bool Tight> LaneSet solve(int64_t b, LaneSet set, double *sums) {
+        const LaneSet bad = iterate<Tight>(set), good = set & ~bad;
+        if (!good)
+            return bad;
+        if (job.backward) {
+            reverse<Tight>(b, good, sums);
+            return bad;
+        }
+        each<T>(tile.width, [&](int64_t d) { st(mean + d, ld(mean + d) + ld(tile.top + d)); });
+        tile.output().template store<false>(out(b), tile.out_at, mean, good);
+        return bad;
+    }
+
+    template <bool Tight> LaneSet iterate(LaneSet set) {
+        LaneSet bad = 0;
+        for (int64_t i = 0; i < slots; ++i)
+            E_c2[i] = T(__builtin_nan(""));
+        rows_of(tile.N, [&](int64_t n) { st(last.q + n, tile.poison); });
+        double a_before = 0, tau2_before = 0;
+        for (int64_t k = 0; k < call.K; ++k) {
+            WindowStep<T> &m = step(k);
+            m.a = weight(0, k);
+            m.tau1 = weight(1, k) / (m.a + weight(1, k));
+            m.rest = m.a / (m.a + weight(1, k));
+            m.tau2 = weight(2, k) / (m.a + weight(2, k));
+            m.c2 = T(s / m.a * LOG2E<double>);
+            m.slot = slots == 1 ? 0 : k > 0 && m.c2 == step(k - 1).c2 ? step(k - 1).slot : k;
+            start(m, k == 0 ? last.q : step(k - 1).q, k == 0 ? 1 : tau2_before * a_before / m.a);
+            columns<Tight>(m, S);
+            const V<T> least_S = channels<Tight>(m);
+            const V<T> least_R = rows<Tight>(m);
+            a_before = m.a;
+            tau2_before = m.tau2;
+            if constexpr (!Tight) {
+                bad |= (lanes_below<T>(least_S, TRUSTED_S<T>) | lanes_below<T>(least_R, TRUSTED_R<T>)) & set;
+                if (bad == set)
+                    return bad;
+            }
+        }
+        last.c2 = step(call.K - 1).c2;
+        last.slot = step(call.K - 1).slot;
+        start(last, step(call.K - 1).q, tau2_before);
+        const V<T> least = pool<Tight>();
+        if constexpr (!Tight)
+            bad |= lanes_below<T>(least, TRUSTED_S<T>) & set;
+        return bad;
+    }
+
+    // f(n W) for each sample.
+    template <class F> static void rows_of(int64_t N, F f) { each<T>(N * W<T>, f); }
+
+    // v2 = factor q where the sample is there.
+    void start(WindowStep<T> &m, const T *q, double factor) const {
+        rows_of(tile.N, [&](int64_t n) {
+            const V<T> there = ld(tile.present + n), v2 = T(factor) * ld(q + n);
+            st(m.v2 + n, there > 0 ? v2 : NOTHING<T> - V<T>{});
+            st(m.f + n, exp2v<T>(v2) * there);
+        });
+    }
+
+    T *E_of(const WindowStep<T> &m) const { return E + m.slot * job.most * tile.width; }
+
+    // sums = sum_n E factor, with E made if it is of another c2.
+    void sum_rows(const WindowStep<T> &m, const T *factor, T *sums) {
+        const int64_t width = tile.width; // copies stay in registers; see Bag
+        const T *const X = tile.X;
+        T *const E = E_of(m);
+        const T c2 = m.c2;
+        const bool fresh = c2 != E_c2[m.slot];
+        E_c2[m.slot] = c2;
+        memset(sums, 0, size_t(width) * sizeof(T));
+        row_blocks(0, tile.N, [&](auto count, int64_t n) {
+            constexpr int R = decltype(count)::value;
+            V<T> by[R];
+            for (int r = 0; r < R; ++r)
+                by[r] = ld(factor + (n + r) * W<T>);
+            if (fresh)
+                each<T>(width, [&](int64_t d) {
+                    V<T> sum = ld(sums + d), e[R];
+                    for (int r = 0; r < R; ++r)
+                        e[r] = c2 * ld(X + (n + r) * width + d);
+                    exp2_all<T, R>(e);
+                    for (int r = 0; r < R; ++r) {
+                        st(E + (n + r) * width + d, e[r]);
+                        sum += e[r] * by[r];
+                    }
+                    st(sums + d, sum);
+                });
+            else
+                each<T>(width, [&](int64_t d) {
+                    V<T> sum = ld(sums + d);
+                    for (int r = 0; r < R; ++r)
+                        sum += ld(E + (n + r) * width + d) * by[r];
+                    st(sums + d, sum);
+                });
+        });
+    }
+
+    template <bool Tight> void columns(WindowStep<T> &m, T *sums) {
+        if constexpr (!Tight) {
+            sum_rows(m, m.f, sums);
+            return;
+        }
+        const int64_t width = tile.width, N = tile.N;
+        const T *const X = tile.X, *const v2 = m.v2;
+        T *const ref = m.ref;
+        const T c2 = m.c2;
+        each<T>(width, [&](int64_t d) {
+            V<T> most = c2 * ld(X + d) + ld(v2);
+            for (int64_t n = 1; n < N; ++n)
+                most = vmax(c2 * ld(X + n * width + d) + ld(v2 + n * W<T>), most);
+            st(ref + d, most);
+        });
+        memset(sums, 0, size_t(width) * sizeof(T));
+        row_blocks(0, N, [&](auto count, int64_t n) {
+            constexpr int R = decltype(count)::value;
+            each<T>(width, [&](int64_t d) {
+                V<T> sum = ld(sums + d), e[R];
+                for (int r = 0; r < R; ++r)
+                    e[r] = c2 * ld(X + (n + r) * width + d) + ld(v2 + (n + r) * W<T>) - ld(ref + d);
+                exp2_all<T, R>(e);
+                for (int r = 0; r < R; ++r)
+                    sum += e[r];
+                st(sums + d, sum);
+            });
+        });
+    }
+
+    // w from S; the least S.
+    template <bool Tight> V<T> channels(WindowStep<T> &m) {
+        const int64_t width = tile.width;
+        const T *const S = this->S, *const centred = tile.centred, *const ref = m.ref;
+        T *const log_S = m.log_S, *const inverse = m.inverse_S, *const w = m.w;
+        const T tau1 = T(m.tau1), rest = T(m.rest) * m.c2;
+        const bool keep = job.backward;
+        V<T> least = ld(S), most = NOTHING<T> - V<T>{};
+        // Logarithms, then exponentials: the two in a row would leave the processor waiting.
+        each<T>(width, [&](int64_t d) {
+            const V<T> sum = ld(S + d), log = log2v<T>(sum);
+            least = -vmax(-sum, -least);
+            const V<T> u = rest * ld(centred + d) - tau1 * (Tight ? log + ld(ref + d) : log);
+            if constexpr (Tight)
+                most = vmax(u, most);
+            st(w + d, u);
+            if (keep) {
+                st(log_S + d, log);
+                st(inverse + d, 1 / sum);
+            }
+        });
+        if constexpr (Tight)
+            each<T>(width, [&](int64_t d) { st(w + d, ld(w + d) - most); });
+        else
+            row_blocks(0, width / W<T>, [&](auto count, int64_t c) {
+                constexpr int R = decltype(count)::value;
+                V<T> u[R];
+                for (int r = 0; r < R; ++r)
+                    u[r] = ld(w + (c + r) * W<T>);
+                exp2_all<T, R>(u);
+                for (int r = 0; r < R; ++r)
+                    st(w + (c + r) * W<T>, u[r]);
+            });
+        return least;
+    }
+
+    // R, and q from it; the least R.
+    template <bool Tight> V<T> rows(WindowStep<T> &m) {
+        const int64_t width = tile.width;
+        const T *const X = tile.X, *const E = E_of(m), *const w = m.w;
+        const T c2 = m.c2;
+        V<T> least = T(1) - V<T>{}, most = NOTHING<T> - V<T>{};
+        row_blocks(0, tile.N, [&](auto count, int64_t n) {
+            constexpr int R = decltype(count)::value;
+            V<T> sum[R] = {}, ref[R] = {};
+            if constexpr (Tight) {
+                for (int r = 0; r < R; ++r)
+                    ref[r] = NOTHING<T> - V<T>{};
+                each<T>(width, [&](int64_t d) {
+                    for (int r = 0; r < R; ++r)
+                        ref[r] = vmax(c2 * ld(X + (n + r) * width + d) + ld(w + d), ref[r]);
+                });
+                each<T>(width, [&](int64_t d) {
+                    V<T> e[R];
+                    for (int r = 0; r < R; ++r)
+                        e[r] = c2 * ld(X + (n + r) * width + d) + ld(w + d) - ref[r];
+                    exp2_all<T, R>(e);
+                    for (int r = 0; r < R; ++r)
+                        sum[r] += e[r];
+                });
+            } else {
+                each<T>(width, [&](int64_t d) {
+                    const V<T> by = ld(w + d);
+                    for (int r = 0; r < R; ++r)
+                        sum[r] += ld(E + (n + r) * width + d) * by;
+                });
+            }
+            for (int r = 0; r < R; ++r) {
+                const int64_t at = (n + r) * W<T>;
+                const V<T> there = ld(tile.present + at), log = log2v<T>(sum[r]), q = -(log + ref[r]);
+                st(m.log_R + at, log);
+                st(m.inverse_R + at, 1 / sum[r]);
+                st(m.row_ref + at, ref[r]);
+                st(m.q + at, q);
+                least = there > 0 ? -vmax(-sum[r], -least) : least;
+                most = there > 0 ? vmax(q, most) : most;
+            }
+        });
+        rows_of(tile.N, [&](int64_t n) {
+            const V<T> q = ld(m.q + n) - most;
+            st(m.q + n, ld(tile.present + n) > 0 ? q : V<T>{});
+        });
+        return least;
+    }
+
+    // mean = sum_n Xc P / sum_n P; the least sum.
+    template <bool Tight> V<T> pool() {
+        const int64_t width = tile.width;
+        const T *const X = tile.X, *const E = E_of(last), *const f = last.f, *const v2 = last.v2, *const ref = last.ref;
+        T *const den = last.inverse_S, *const num = mean;
+        const T c2 = last.c2;
+        if constexpr (Tight)
+            columns<true>(last, den);
+        V<T> least = T(1) - V<T>{};
+        with_count(tile.N, [&](auto count) {
+            each<T>(width, [&](int64_t d) {
+                V<T> sum = {}, whole = {};
+                for (int64_t n = 0; n < count.value(); ++n) {
+                    const V<T> x = ld(X + n * width + d);
+                    V<T> e;
+                    if constexpr (Tight)
+                        e = exp2v<T>(c2 * x + ld(v2 + n * W<T>) - ld(ref + d));
+                    else
+                        e = ld(E + n * width + d) * ld(f + n * W<T>);
+                    whole += e;
+                    sum += x * e;
+                }
+                if constexpr (Tight)
+                    whole = ld(den + d);
+                const V<T> inverse = 1 / whole;
+                least = -vmax(-whole, -least);
+                st(den + d, inverse);
+                st(num + d, sum * inverse);
+            });
+        });
+        return least;
+    }
+
+    // Derivatives, as in sinkhorn.h: t = P dL and P dR are summed with the exponents for that by alpha0, and here with X for
+    // that by the scale. The sums over n of t are du (rows) and -tau1 du (columns), which gives the part of `top`.
+    template <bool Tight> void reverse(int64_t b, LaneSet set, double *sums) {
+        const int64_t K = call.K;
+        const Image<T> from = tile.output(), to = tile.image();
+        from.load((const T *)call.dout + b * from.C * from.size, tile.out_at, dy);
+        double a_of_v = step(K - 1).a; // dv is by v / a with this one
+        V<T> with_x = {}, with_e = {};
+        reverse_pool<Tight>(T(s / a_of_v), with_x, with_e);
+        if constexpr (!Tight)
+            with_e = last.c2 * with_x + dot_samples(dv, last.v2);
+        double da = -LN2<double> * lanes_sum<T>(with_e, set) / a_of_v;
+        double ds = lanes_sum<T>(with_x, set) / a_of_v;
+        for (int64_t k = K - 1; k >= 0; --k) {
+            WindowStep<T> &m = step(k);
+            const double ratio = m.a / a_of_v;
+            const T by_R = T(-m.tau2 * ratio);
+            V<T> entropy = {};
+            rows_of(tile.N, [&](int64_t n) {
+                const V<T> dR = by_R * ld(dv + n);
+                entropy += dR * (Tight ? ld(m.log_R + n) : -ld(m.q + n)); // dR sums to 0: a constant is left out
+                st(D + n, dR * ld(m.inverse_R + n));
+            });
+            const double dtau2 = ratio * LN2<double> * lanes_sum<T>(dot_samples(dv, m.q), set);
+
+            reverse_rows<Tight>(m);
+            V<T> for_tau1 = {}, by_top = {}, most = NOTHING<T> - V<T>{};
+            auto minus_L = [&](int64_t d) {
+                const V<T> log = ld(m.log_S + d);
+                return -(m.c2 * ld(tile.centred + d) + (Tight ? log + ld(m.ref + d) : log));
+            };
+            if constexpr (Tight)
+                each<T>(tile.width, [&](int64_t d) { most = vmax(minus_L(d), most); });
+            else
+                most = minus_L(0); // any constant will do: du sums to 0
+            each<T>(tile.width, [&](int64_t d) {
+                const V<T> g = ld(du + d), dL = T(-m.tau1) * g;
+                for_tau1 += g * (minus_L(d) - most);
+                by_top += g * ld(tile.centred + d);
+                if constexpr (Tight)
+                    entropy += dL * ld(m.log_S + d);
+                st(G + d, dL * ld(m.inverse_S + d));
+            });
+            by_top *= T(m.rest);
+            with_x = with_e = V<T>{};
+            reverse_columns<Tight>(m, with_x, with_e);
+            if constexpr (!Tight) // the exponents are c2 X + v2, and c2 X + u2, where log S cancels
+                with_e = m.c2 * (with_x + by_top) + dot_samples(dv, m.v2);
+            da -= LN2<double> * lanes_sum<T>(with_e - entropy, set) / m.a;
+            ds += lanes_sum<T>(with_x + by_top, set) / m.a;
+
+            const double dtau1 = LN2<double> * lanes_sum<T>(for_tau1, set);
+            const double alpha1 = weight(1, k), alpha2 = weight(2, k);
+            const double sum1 = (m.a + alpha1) * (m.a + alpha1), sum2 = (m.a + alpha2) * (m.a + alpha2);
+            sums[k] += da - (dtau1 * alpha1 / sum1 + dtau2 * alpha2 / sum2);
+            sums[K + k] += dtau1 * m.a / sum1;
+            sums[2 * K + k] += dtau2 * m.a / sum2;
+            da = 0;
+            a_of_v = m.a;
+        }
+        sums[3 * K] += ds;
+        if (!call.dX)
+            return;
+        T *const data = (T *)call.dX + b * to.C * to.size;
+        for (int64_t n = 0; n < tile.N; ++n)
+            if (job.add)
+                to.template store<true>(data, tile.at + n * W<T>, dX + n * tile.width, set & tile.there[n]);
+            else
+                to.template store<false>(data, tile.at + n * W<T>, dX + n * tile.width, set & tile.there[n]);
+    }
+
+    V<T> dot_samples(const T *a, const T *b) const {
+        V<T> sum = {};
+        rows_of(tile.N, [&](int64_t n) { sum += ld(a + n) * ld(b + n); });
+        return sum;
+    }
+
+    // dX and dv of the output.
+    template <bool Tight> void reverse_pool(T c, V<T> &with_x, V<T> &with_e) {
+        const int64_t width = tile.width;
+        const T *const X = tile.X, *const E = E_of(last), *const mean = this->mean, *const ref = last.ref;
+        T *const dX = this->dX, *const G = this->G;
+        const T c2 = last.c2;
+        each<T>(width, [&](int64_t d) { st(G + d, ld(dy + d) * ld(last.inverse_S + d)); });
+        V<T> sum_x = {}, sum_e = {};
+        row_blocks(0, tile.N, [&](auto count, int64_t n) {
+            constexpr int R = decltype(count)::value;
+            V<T> row[R] = {}, by[R];
+            for (int r = 0; r < R; ++r)
+                by[r] = ld((Tight ? last.v2 : last.f) + (n + r) * W<T>);
+            each<T>(width, [&](int64_t d) {
+                const V<T> g = ld(G + d), y = ld(mean + d);
+                V<T> e[R], share[R];
+                for (int r = 0; r < R; ++r) {
+                    const int64_t at = (n + r) * width + d;
+                    if constexpr (Tight)
+                        share[r] = e[r] = c2 * ld(X + at) + by[r] - ld(ref + d);
+                    else
+                        share[r] = ld(E + at) * by[r];
+                }
+                if constexpr (Tight)
+                    exp2_all<T, R>(share);
+                for (int r = 0; r < R; ++r) {
+                    const int64_t at = (n + r) * width + d;
+                    const V<T> x = ld(X + at), p = share[r] * g, t = p * (x - y);
+                    st(dX + at, p + c * t);
+                    row[r] += t;
+                    sum_x += t * x;
+                    if constexpr (Tight)
+                        sum_e += t * clamped<T>(e[r]);
+                }
+            });
+            for (int r = 0; r < R; ++r)
+                st(dv + (n + r) * W<T>, row[r] * ld(tile.present + (n + r) * W<T>));
+        });
+        with_x = sum_x;
+        with_e = sum_e;
+    }
+
+    // du = sum_n P dR of the rows.
+    template <bool Tight> void reverse_rows(WindowStep<T> &m) {
+        const int64_t width = tile.width;
+        if constexpr (!Tight) {
+            sum_rows(m, D, du);
+            each<T>(width, [&](int64_t d) { st(du + d, ld(du + d) * ld(m.w + d)); });
+            return;
+        }
+        const T *const X = tile.X, *const u2 = m.w;
+        T *const du = this->du;
+        const T c2 = m.c2;
+        memset(du, 0, size_t(width) * sizeof(T));
+        row_blocks(0, tile.N, [&](auto count, int64_t n) {
+            constexpr int R = decltype(count)::value;
+            each<T>(width, [&](int64_t d) {
+                V<T> e[R], sum = ld(du + d);
+                for (int r = 0; r < R; ++r)
+                    e[r] = c2 * ld(X + (n + r) * width + d) + ld(u2 + d) - ld(m.row_ref + (n + r) * W<T>);
+                exp2_all<T, R>(e);
+                for (int r = 0; r < R; ++r)
+                    sum += e[r] * ld(D + (n + r) * W<T>);
+                st(du + d, sum);
+            });
+        });
+    }
+
+    // Adds to dX for both directions of a module; dv from the columns.
+    template <bool Tight> void reverse_columns(WindowStep<T> &m, V<T> &with_x, V<T> &with_e) {
+        const int64_t width = tile.width;
+        const T *const X = tile.X, *const E = E_of(m), *const G = this->G, *const w = m.w, *const ref = m.ref;
+        T *const dX = this->dX;
+        const T c = T(s / m.a), c2 = m.c2;
+        V<T> sum_x = {}, sum_e = {};
+        row_blocks(0, tile.N, [&](auto count, int64_t n) {
+            constexpr int R = decltype(count)::value;
+            V<T> row[R] = {}, by[R], rows[R], row_ref[R];
+            for (int r = 0; r < R; ++r) {
+                by[r] = ld((Tight ? m.v2 : m.f) + (n + r) * W<T>);
+                rows[r] = ld(D + (n + r) * W<T>);
+                row_ref[r] = ld(m.row_ref + (n + r) * W<T>);
+            }
+            each<T>(width, [&](int64_t d) {
+                const V<T> g = ld(G + d), u = ld(w + d);
+                if constexpr (Tight) {
+                    for (int r = 0; r < R; ++r) {
+                        const int64_t at = (n + r) * width + d;
+                        const V<T> x = ld(X + at);
+                        const V<T> e[2] = {c2 * x + by[r] - ld(ref + d), c2 * x + u - row_ref[r]};
+                        V<T> p[2] = {e[0], e[1]};
+                        exp2_all<T, 2>(p);
+                        const V<T> of_column = p[0] * g, of_row = p[1] * rows[r], t = of_column + of_row;
+                        st(dX + at, ld(dX + at) + c * t);
+                        row[r] += of_column;
+                        sum_x += t * x;
+                        sum_e += of_column * clamped<T>(e[0]) + of_row * clamped<T>(e[1]);
+                    }
+                } else {
+                    for (int r = 0; r < R; ++r) {
+                        const int64_t at = (n + r) * width + d;
+                        const V<T> e = ld(E + at), t = e * (u * rows[r] + g * by[r]);
+                        st(dX + at, ld(dX + at) + c * t);
+                        row[r] += e * g;
+                        sum_x += t * ld(X + at);
+                    }
+                }
+            });
+            for (int r = 0; r < R; ++r) {
+                const V<T> sum = Tight ? row[r] : row[r] * by[r];
+                st(dv + (n + r) * W<T>, sum * ld(tile.present + (n + r) * W<T>));
+            }
+        });
+        with_x = sum_x;
+        with_e = sum_e;
+    }
+};
+
+} // namespace

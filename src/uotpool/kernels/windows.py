@@ -1,0 +1,242 @@
+"""Local pooling of images by the fused CPU kernel: every window of X is a set, its positions the samples.
+
+`pool` is what layers call. As in `ops`, the operators `uotpool::window` and `uotpool::window_backward` are for
+compilers and exporters, and an eager call goes past the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from uotpool.kernels import library
+from uotpool.kernels.ops import (
+    DTYPES,
+    MOST_THREADS,
+    TWICE,
+    address,
+    eager,
+    native,
+    operator,
+    plain,
+    refuse,
+    resolved,
+)
+
+
+class Problem(NamedTuple):
+    """What the operators take. Sizes are pairs, height and width."""
+
+    X: Tensor  # (B, C, H, W), contiguous or channels_last
+    weights: Tensor  # (3, K)
+    scale: Tensor | None  # (1,)
+    kernel_size: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    output_size: Sequence[int]
+
+    def differentiable(self) -> tuple[Tensor | None, ...]:
+        return self.X, self.weights, self.scale
+
+    def empty_output(self) -> Tensor:
+        B, C = self.X.shape[:2]
+        size = (B, C, *self.output_size)
+        return torch.empty(size, dtype=self.X.dtype, device=self.X.device, memory_format=memory_format(self.X))
+
+
+def pool(
+    X: Tensor,
+    weights: Tensor,
+    scale: Tensor | None,
+    kernel_size: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    output_size: tuple[int, int],
+) -> Tensor:
+    """Sinkhorn pooling of each window with uniform priors: (B, C, *output_size) in the dtype and format of X.
+
+    Output (i, j) is of the window that starts at (i, j) * stride - padding; what is outside of X is absent.
+
+    Args:
+        X: (B, C, H, W), not copied if contiguous or channels_last; half precision is computed in float32.
+        weights: (3, K), the rows alpha0, alpha1, alpha2.
+        scale: one number s; the plan is that of s X, for the mean of X. None: 1.
+        kernel_size: height and width of a window.
+        stride: from one window to the next.
+        padding: rows and columns of nothing at each side.
+        output_size: number of windows.
+    """
+    dtype = X.dtype if X.dtype in DTYPES else torch.float32
+    weights = plain(weights.to(dtype))
+    if scale is not None:
+        scale = plain(scale.to(dtype).reshape(1))
+    problem = Problem(_plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
+    inputs = problem.differentiable()
+    if not all(t is None or eager(t) for t in inputs):
+        out = cast(Tensor, torch.ops.uotpool.window(*problem))
+    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        out = cast(Tensor, _Pool.apply(*inputs, problem))
+    else:
+        out = _forward(problem)
+    return out if X.dtype == dtype else out.to(X.dtype)
+
+
+def memory_format(X: Tensor) -> torch.memory_format:
+    """The one of the two in which X is without a gap; contiguous for all others."""
+    last = not X.is_contiguous() and X.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _plain_image(X: Tensor) -> Tensor:
+    """As `plain`, in the format that X has."""
+    return resolved(X.contiguous(memory_format=memory_format(X)))
+
+
+def _call(p: Problem, *outputs: Tensor | None) -> library.WindowCall:
+    """`outputs`: dout, out, dX, dweights, dscale."""
+    return library.WindowCall(
+        DTYPES.index(p.X.dtype),
+        memory_format(p.X) == torch.channels_last,
+        p.weights.shape[1],
+        *p.X.shape,
+        *p.kernel_size,
+        *p.stride,
+        *p.padding,
+        *p.output_size,
+        min(torch.get_num_threads(), MOST_THREADS),
+        *[address(t) for t in (*p.differentiable(), *outputs)],
+    )
+
+
+def _forward(p: Problem) -> Tensor:
+    out = p.empty_output()
+    library.check(native().uotpool_window_forward(_call(p, None, out, None, None, None)))
+    return out
+
+
+def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+    """By X, the weights and the scale; None for one that is not wanted."""
+    pairs = zip(p.differentiable(), wanted, strict=True)
+    made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
+    dout = resolved(dout.contiguous(memory_format=memory_format(p.X)))  # has to live until the call is over
+    library.check(native().uotpool_window_backward(_call(p, dout, None, *made)))
+    return made
+
+
+def _by_operator(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+    made = torch.ops.uotpool.window_backward(dout, *p, wanted)
+    return [d if w else None for d, w in zip(made, wanted, strict=True)]
+
+
+def _save(ctx: Any, p: Problem) -> None:
+    ctx.save_for_backward(*p.differentiable())
+    ctx.sizes = p[3:]
+
+
+def _saved(ctx: Any) -> Problem:
+    return Problem(*ctx.saved_tensors, *ctx.sizes)
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        problem = inputs[-1]
+        _save(ctx, problem)
+        return _forward(problem)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = list(ctx.needs_input_grad[:3])
+        if not torch._C._has_storage(dout):  # see `ops`
+            return *_by_operator(dout, _saved(ctx), wanted), None
+        if torch.is_grad_enabled():
+            problem = _saved(ctx)
+            return *_PoolBackward.apply(dout, *problem.differentiable(), problem, wanted), None
+        return *_derivatives(dout, _saved(ctx), wanted), None
+
+
+class _PoolBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+        *_, problem, wanted = inputs
+        return tuple(_derivatives(dout, problem, wanted))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise RuntimeError(TWICE)
+
+
+_problem = (
+    "Tensor X, Tensor weights, Tensor? scale, SymInt[] kernel_size, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] output_size"
+)
+
+
+def _validated(p: Problem) -> Problem:
+    """What `pool` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
+    good = (
+        p.X.dtype in DTYPES
+        and p.X.dim() == 4
+        and all(t is None or (t.dtype == p.X.dtype and t.device.type == "cpu") for t in p.differentiable())
+        and p.weights.dim() == 2
+        and p.weights.shape[0] == 3
+        and (p.scale is None or p.scale.shape == (1,))
+        and all(len(size) == 2 for size in p[3:])
+        and min(p.output_size) >= 0
+    )
+    if not good:
+        raise ValueError("uotpool::window: shapes, dtypes, devices or sizes that do not fit; use the layers")
+    scale = None if p.scale is None else plain(p.scale)
+    return p._replace(X=_plain_image(p.X), weights=plain(p.weights), scale=scale)
+
+
+def _operator_forward(*problem: Any) -> Tensor:
+    return _forward(_validated(Problem(*problem)))
+
+
+def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """An operator returns tensors: an empty one for a derivative that is not wanted."""
+    *problem, wanted = rest
+    p = _validated(Problem(*problem))
+    if dout.dtype != p.X.dtype or dout.shape != (*p.X.shape[:2], *p.output_size):
+        raise ValueError("uotpool::window_backward: dout has not the shape and dtype of the output")
+    return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
+
+
+_window_op = operator("window", _operator_forward, f"({_problem}) -> Tensor")
+_backward_op = operator(
+    "window_backward",
+    _operator_backward,
+    f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor)",
+)
+
+
+@_window_op.register_fake
+def _(*problem: Any) -> Tensor:
+    return Problem(*problem).empty_output()
+
+
+@_backward_op.register_fake
+def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *problem, wanted = rest
+    p = Problem(*problem)
+    X = torch.empty_like(p.X, memory_format=memory_format(p.X))
+    made = (X, p.weights, p.scale)
+    return tuple(
+        dout.new_empty(0) if t is None or not w else torch.empty_like(t)
+        for t, w in zip(made, wanted, strict=True)
+    )
+
+
+def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+    wanted = [bool(ctx.needs_input_grad[i]) for i in range(3)]
+    return *_by_operator(dout, _saved(ctx), wanted), None, None, None, None
+
+
+_window_op.register_autograd(
+    _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Problem(*inputs))
+)
+_backward_op.register_autograd(refuse)
