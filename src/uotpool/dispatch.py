@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.kernels import library, ops
+from uotpool.kernels import library, ops, windows
 from uotpool.layout import Sets, log_priors_as
 from uotpool.solvers import REGULARIZER, converged, solve
 from uotpool.solvers.weights import Weights
@@ -109,6 +109,23 @@ def _fused(X: Tensor, weights: Tensor, rule: Rule) -> bool:
             checks.fail("X", f'for impl="cpu" a tensor on the CPU {where}', X)
         return True
     return not library.missing() and ops.handles(X)
+
+
+def pool_windows(
+    X: Tensor, weights: Tensor, rule: Rule, scale: Tensor | None, *geometry: tuple[int, int]
+) -> Tensor | None:
+    """The windows of images (B, C, H, W) pooled by the kernel for them; None where there is none.
+
+    Args:
+        X: images.
+        weights: as from `inputs.resolve_weights`.
+        rule: how to solve; Sinkhorn alone has such a kernel.
+        scale: as in `pool`.
+        *geometry: kernel_size, stride, padding and output_size, as of `kernels.windows.pool`.
+    """
+    if rule.solver != "sinkhorn" or not _fused(X, weights, rule):
+        return None
+    return windows.pool(X, weights, scale, *geometry)
 
 
 def log_plan(

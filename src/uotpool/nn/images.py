@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from uotpool import checks
+from uotpool import checks, dispatch
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
 
@@ -95,6 +96,28 @@ class _LocalPool(_WindowPool):
             checks.fail(name, accepted, given)
         return tuple(sizes)
 
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *spatial) or (C, *spatial) -> the same with the output's spatial size, in the dtype of x."""
+        batch = self._batch(x)
+        y = self._fused(batch)
+        if y is None:
+            return super().forward(x)
+        return y if x is batch else y.squeeze(0)
+
+    def _fused(self, x: Tensor) -> Tensor | None:
+        """By the kernel for windows, which gathers nothing; None where that cannot be."""
+        pool = self.pool
+        if self._axes != 2 or pool.p0 is not None or pool.q0 is not None or pool.K == "converged":
+            return None
+        outs = self.output_size(x.shape[2:])
+        if min(outs) < 1:
+            return None  # and an error
+        if checks.values_checked(x):
+            checks.finite_rows("x", x.movedim(1, -1), None)
+        like = x if x.dtype.itemsize >= 4 else x.new_empty(0, dtype=torch.float32)
+        geometry = (_pair(sizes) for sizes in (self.kernel_size, self.stride, self.padding, outs))
+        return dispatch.pool_windows(x, pool._weight_rows(like), pool.rule, pool._scale(like), *geometry)
+
     def output_size(self, spatial: Sequence[int]) -> list[int]:
         """Of an input of this spatial size, as torch has it."""
         settings = zip(spatial, self.kernel_size, self.stride, self.padding, strict=True)
@@ -111,6 +134,11 @@ class _LocalPool(_WindowPool):
     def extra_repr(self) -> str:
         ceil = ", ceil_mode=True" if self.ceil_mode else ""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}{ceil}"
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    height, width = sizes
+    return height, width
 
 
 class _AdaptivePool(_WindowPool):
