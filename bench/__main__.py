@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 import bench
-from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, svm, windows, zoo
+from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, svm, swap, windows, zoo
 from bench.report import Row, machine_facts, print_summary, print_tables, write_csv
 from bench.session import Session
 
@@ -26,6 +26,7 @@ BENCHMARKS = {
     "graph": graph.run,
     "svm": svm.run,
     "windows": windows.run,
+    "swap": swap.run,
 }
 
 
