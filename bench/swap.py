@@ -19,7 +19,7 @@ BASELINE = "average pool"
 FORWARD, STEP, SHARE = "forward", "training step", "added, of a"
 NOTE = (
     "ResNet-18 of transformers, images of 224 x 224 (7 x 7 x 512 is pooled), channels_last, K = 4; a step is "
-    "forward, backward and SGD. added: milliseconds of the pool alone, less those of the average pool alone, as "
+    "forward, backward and SGD. added: milliseconds of the pool alone less those of the average pool alone, as "
     "a share of the network's: the difference of two networks is lost in noise"
 )
 
