@@ -28,8 +28,8 @@ FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 OURS, UNFOLDED, PLAIN = "windows", "unfold + bag kernel", ("max_pool2d", "avg_pool2d")
 TARGETS = {FORWARD: at_most(10), BOTH: at_most(6)}  # times max_pool2d
 NOTE = (
-    f"Sinkhorn, K = {K}, an alpha0 for each module; images of normal numbers; the derivative by the output has the "
-    "memory format of the input, as in a network. forward+backward: by the images and the weights"
+    f"Sinkhorn, K = {K}, an alpha0 for each module; images of normal numbers; the derivative by the output has "
+    "the memory format of the input, as in a network. forward+backward: by the images and the weights"
 )
 
 
