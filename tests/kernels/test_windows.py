@@ -12,6 +12,7 @@ from torch.autograd import gradcheck
 from tests import tolerances as tol
 from tests.cases import DECADES
 from tests.kernels.harness import equal, rand, randn
+from tests.kernels.raw import NATIVE
 from tests.kernels.test_isa import isa  # noqa: F401  (a fixture)
 from tests.kernels.windows import case, compare, fused, output_size, reference, solved
 from uotpool.kernels import library, windows
@@ -410,7 +411,6 @@ def test_batched_derivatives():
 
 # --- the C interface
 
-NATIVE = library.load()
 OUTPUTS = ("out", "dX", "dweights", "dscale")
 LARGE = 2**62
 
@@ -418,10 +418,9 @@ LARGE = 2**62
 class Raw:
     """A call, sizes and tensors by name; outputs are full of 7."""
 
-    def __init__(
-        self, dtype: torch.dtype = torch.float64, p: Windows = CASES["3x3, stride 2, padding 1"]
-    ) -> None:
-        p = p._replace(scale=torch.tensor([0.8])).to(dtype)
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        p = CASES["3x3, stride 2, padding 1"]._replace(scale=torch.tensor([0.8])).to(dtype)
+        assert p.scale is not None
         (kh, kw), (sh, sw), (ph, pw), (oh, ow) = p[3:]
         B, C, H, W = p.X.shape
         self.sizes = {"dtype": int(dtype == torch.float64), "channels_last": 0, "threads": 1}

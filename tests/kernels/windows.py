@@ -88,7 +88,9 @@ def reference(p: Windows) -> Tensor:
 def solved(p: Windows, pool: Any) -> dict[str, Tensor]:
     """Value, and the derivative of a random combination of it by everything there is."""
     named = {"X": p.X, "weights": p.weights, "scale": p.scale}
-    inputs = {name: t.detach().clone().requires_grad_() for name, t in named.items() if t is not None}
+    inputs: dict[str, Any] = {
+        name: t.detach().clone().requires_grad_() for name, t in named.items() if t is not None
+    }
     y = pool(p._replace(**inputs))
     dout = randn(*y.shape, seed=11).to(y.dtype)
     grads = torch.autograd.grad(y, list(inputs.values()), dout)
