@@ -298,9 +298,10 @@ def _table(args: argparse.Namespace) -> int:
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
     several = args.kind in ("settings", "optimism")
-    rows, notes = _source(args, None if several else canonical(dict(args.set)))
+    settings = _as_stored(args.task, dict(args.set))
+    rows, notes = _source(args, None if several else canonical(settings))
     if args.kind == "optimism":
-        rows = same_training(rows, dict(args.set))
+        rows = same_training(rows, settings)
     if args.seeds:
         rows = [row for row in rows if row.spec.seed in args.seeds]
     names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
@@ -318,10 +319,17 @@ def _table(args: argparse.Namespace) -> int:
     elif args.kind == "cost":
         table = cost_table(rows, args.protocol)
     else:
-        table = settings_table(rows, args.protocol, args.metric, fixed=dict(args.set), vary=args.vary)
+        table = settings_table(rows, args.protocol, args.metric, fixed=settings, vary=args.vary)
     table.notes += notes
     sys.stdout.write(table.render(args.format))
     return 0
+
+
+def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Without what is the default anyway; options of a pooling are as they are given."""
+    pool = {name: settings.pop(name) for name in ("pool",) if name in settings}
+    found: dict[str, Any] = sweep.task_module(task).clean_settings("mean", settings)
+    return found | pool
 
 
 # What "paper" does anyway, and "fair" if it is told so.
