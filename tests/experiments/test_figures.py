@@ -17,10 +17,12 @@ def needs(*datasets: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "datasets"), [("dynamics", ["MUTAG"]), ("rationality", ["MUTAG", "IMDB-BINARY"])]
+    ("name", "datasets"),
+    [("dynamics", ["MUTAG"]), ("rationality", ["MUTAG", "IMDB-BINARY"]), ("image-plans", [])],
 )
-def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path):
+def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, monkeypatch):
     needs(*datasets)
+    monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
     words = figures.draw(name, tmp_path / "a", quick=True)
     assert figures.draw(name, tmp_path / "b", quick=True)[:-2] == words[:-2]
     for form in ("png", "svg"):

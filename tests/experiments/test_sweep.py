@@ -519,6 +519,15 @@ def test_tables_of_protocol_metric_and_data_set(filled, capsys):
     assert "no such run" in err
 
 
+def test_a_setting_at_its_default_is_none(filled, capsys):
+    """Runs are stored without it."""
+    expected = call(capsys, *TABLE, "--store", filled)
+    assert call(capsys, *TABLE, "--set", "batch=128", "--store", filled) == expected
+    code, _, err = call(capsys, *TABLE, "--set", "bach=128", "--store", filled)
+    assert code == 2
+    assert "settings: expected names among" in err
+
+
 def test_a_table_of_a_store_with_runs_of_other_code_says_so(filled, capsys, tmp_path):
     path = tmp_path / "copy.sqlite"
     with closing(sqlite3.connect(filled)) as source, closing(sqlite3.connect(path)) as target:

@@ -30,9 +30,8 @@ PRETRAINED = SETTINGS | {"arch": "efficientnet-lite0", "size": 160, "epochs": 20
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     """On CIFAR-10 with ImageNet's weights where the images are at hand, else on digits, trained here."""
     pretrained = status(DATASET).present and not quick
-    dataset, options = (
-        (DATASET, PRETRAINED) if pretrained else (DIGITS, SETTINGS | {"epochs": 1 if quick else 10})
-    )
+    here = SETTINGS | ({"epochs": 1, "pool_epochs": 2} if quick else {"epochs": 10})
+    dataset, options = (DATASET, PRETRAINED) if pretrained else (DIGITS, here)
     settings = Settings(**options)
     images = data.load(dataset).of_size(settings.train_size)
     spec = RunSpec("image", dataset, POOLING, "fair", 0, seed, canonical(options))
