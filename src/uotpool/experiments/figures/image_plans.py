@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -71,11 +70,11 @@ def _figure(images: Images, chosen: Tensor, maps: Tensor, by_class: Tensor) -> F
     for column in range(CLASSES):
         for row in range(EACH):
             i = int(chosen[column, row])
-            picture = np.asarray(images.x_test[i])
+            picture = images.x_test[i].numpy()
             gray = picture if picture.ndim == 2 or picture.shape[-1] == 3 else picture[..., 0]
             axes[2 * row, column].imshow(gray, cmap="gray", interpolation="nearest")
-            shown = axes[2 * row + 1, column].imshow(maps[column, row], interpolation="nearest", **shades)
-        axes[-1, column].imshow(by_class[column], interpolation="nearest", **shades)
+            shown = axes[2 * row + 1, column].imshow(maps[column, row].numpy(), interpolation="nearest", **shades)
+        axes[-1, column].imshow(by_class[column].numpy(), interpolation="nearest", **shades)
         axes[0, column].set_title(f"class {column}", fontsize=9)
     for row, label in ((0, "image"), (1, "mass"), (2 * EACH, "mean of\nthe class")):
         axes[row, 0].set_ylabel(label, fontsize=9)
