@@ -73,7 +73,8 @@ def _figure(images: Images, chosen: Tensor, maps: Tensor, by_class: Tensor) -> F
             picture = images.x_test[i].numpy()
             gray = picture if picture.ndim == 2 or picture.shape[-1] == 3 else picture[..., 0]
             axes[2 * row, column].imshow(gray, cmap="gray", interpolation="nearest")
-            shown = axes[2 * row + 1, column].imshow(maps[column, row].numpy(), interpolation="nearest", **shades)
+            ax = axes[2 * row + 1, column]
+            shown = ax.imshow(maps[column, row].numpy(), interpolation="nearest", **shades)
         axes[-1, column].imshow(by_class[column].numpy(), interpolation="nearest", **shades)
         axes[0, column].set_title(f"class {column}", fontsize=9)
     for row, label in ((0, "image"), (1, "mass"), (2 * EACH, "mean of\nthe class")):
