@@ -88,15 +88,39 @@ def test_leaves_the_mean_where_that_helps(solver):
         assert plan_stats(pool.plan(X, mask=mask).detach(), mask=mask).divergence.mean() > before + 0.01
 
 
-def test_a_feature_that_loses_its_mass_is_pooled_by_its_mean():
-    """Feature 1 lies 1000 below feature 0 and the marginals are free: its part of the plan is exp(-1000)."""
-    X = torch.tensor([[[1000.0, 0.0], [1001.0, 3.0]]])
-    pool = UOTPooling(2, alpha0=1.0, alpha1=0.0, alpha2=0.0, K=1, start="mean")
+@each
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1e4])
+def test_a_feature_whose_mass_underflows(solver, offset):
+    """One feature of the first set lies above the others, so that these have next to none of the mass."""
+    X = torch.rand(3, 49, 8, generator=torch.Generator().manual_seed(0))
+    X[0, :, 0] += offset
+    found = []
+    for impl in ("auto", "reference"):
+        torch.manual_seed(0)
+        pool = UOTPooling(8, solver=solver, start="mean", impl=impl)
+        with torch.no_grad():
+            pool.scale.fill_(1.0)
+        inputs = X.clone().requires_grad_()
+        y = pool(inputs)
+        found.append([y, *torch.autograd.grad(y.sin().sum(), [inputs, pool.scale])])
+    alone = UOTPooling(8, solver=solver, start="mean")
+    alone.load_state_dict(pool.state_dict())
+    assert torch.equal(alone(X[1:]), alone(X)[1:])  # whatever happens to the first set
+    for a, b in zip(*found, strict=True):
+        assert a.isfinite().all()
+        torch.testing.assert_close(a, b, rtol=tol.GRADIENT_NOISE_F32, atol=tol.GRADIENT_NOISE_F32)
+
+
+def test_an_empty_set_and_compiled():
+    X, mask = sets(dtype=torch.float32)
+    mask[2] = False
+    pool = UOTPooling(D, start="mean")
     with torch.no_grad():
-        pool.scale.fill_(1.0)
-    y = pool(X)
-    assert y.isfinite().all()
-    assert y[0, 1] == 1.5
+        pool.scale.fill_(0.5)
+    y = pool(X, mask=mask)
+    assert (y[2] == 0).all()
+    compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(X, mask=mask), y, rtol=0, atol=tol.F32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

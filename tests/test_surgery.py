@@ -174,6 +174,54 @@ def test_local_pools_by_name():
     assert [type(m) for m in net[1:]] == [nn.MaxPool2d, UOTPool2d, AdaptiveUOTPool2d]
 
 
+class Twice(Torchvision):
+    """One max pool after two convolutions of other widths."""
+
+    def forward(self, x):
+        x = self.maxpool(self.layer1(self.maxpool(self.conv1(x))))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+def test_a_pool_with_two_widths_is_in_nobodys_way():
+    assert isinstance(replace_global_pool(Twice()).avgpool, AdaptiveUOTPool2d)
+    with pytest.raises(ValueError, match="model: expected a pool that gets one number of channels"):
+        replace_local_pools(Twice())
+
+
+class Padded(nn.MaxPool2d):
+    """As those of transformers' BiT and of timm that pad by themselves."""
+
+    def forward(self, x):
+        return super().forward(nn.functional.pad(x, (0, 1, 0, 1)))
+
+
+def test_a_pool_with_a_forward_of_its_own_is_left_alone():
+    net = conv(Padded(2), nn.MaxPool2d(2))
+    replace_local_pools(net)
+    assert [type(m) for m in net[1:]] == [Padded, UOTPool2d]
+
+
+def test_the_last_max_pool_of_a_small_picture_is_local():
+    net = conv(nn.MaxPool2d(2), nn.MaxPool2d(3))
+    replace_local_pools(net, example=torch.zeros(1, 3, 8, 8))
+    assert [type(m) for m in net[1:]] == [UOTPool2d, UOTPool2d]
+
+
+def test_dtype_of_what_is_pooled():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3).double(), Float(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1))
+    assert all(p.dtype == torch.float32 for p in replace_global_pool(net)[3].parameters())
+
+
+class Float(nn.Module):
+    def forward(self, x):
+        return x.float()
+
+
+def small(layer):
+    """A network that sees pictures of 8 x 8 and what to call with it."""
+    return {"make": lambda: nn.Sequential(nn.Conv2d(3, 4, 1), layer), "example": torch.zeros(1, 3, 8, 8)}
+
+
 def fails(make, **kwargs):
     return lambda: replace_global_pool(make(), **kwargs)
 
@@ -204,6 +252,15 @@ def conv(*more):
         (fails_local(lambda: conv(nn.MaxPool2d(2)), start="mean"), "start: expected none"),
         (fails_local(lambda: conv(nn.AvgPool2d(3, 2, 1)), start="mean"), "start: "),
         (fails_local(lambda: conv(nn.MaxPool2d(2, dilation=2))), "model: '1' is"),
+        (fails_local(lambda: conv(nn.AdaptiveMaxPool2d(3, return_indices=True))), "model: '1' is"),
+        (fails(**small(nn.AvgPool2d(5))), "model: expected one global average pool"),
+        (fails(**small(nn.AvgPool2d(9, padding=4))), "model: expected one global average pool"),
+        (fails(**small(nn.AvgPool2d(12, padding=4)), start="mean"), "start: expected none"),
+        (fails(**small(nn.AvgPool2d(8, divisor_override=1)), start="mean"), "start: expected none"),
+        (
+            fails(lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Linear(1, 1))),
+            "example: expected to be given",
+        ),
     ],
 )
 def test_errors(call, message):
@@ -217,6 +274,10 @@ def test_a_failure_changes_nothing():
         replace_global_pool(net)
     with pytest.raises(ValueError, match="example"):
         replace_global_pool(net, example=torch.zeros(1, 9, 8, 8))
+    no_conv = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="example"):
+        replace_global_pool(no_conv)
+    assert not any(m._forward_hooks for m in no_conv.modules())
     assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
     assert all(m.training for m in net.modules())
     assert not any(m._forward_hooks for m in net.modules())

@@ -175,14 +175,35 @@ def pool(
     if _fused(X, weights, rule):
         if scale is None:
             return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver)
-        # The kernels pool what the plan is of, so this one is pooled here. A feature whose mass is lost to
-        # underflow is pooled by its mean.
-        least = torch.finfo(X.dtype).smallest_normal
-        P = plan(X, sets, log_p0, log_q0, weights, rule, scale) + least
-        return sets.squeeze(sets.sum_n(X * P) / sets.sum_n(P).clamp_min(least))
+        if not torch.compiler.is_compiling():
+            return _pool_scaled(X, sets, log_p0, log_q0, weights, rule, scale)
     log_P = log_plan(X if scale is None else scale * X, sets, log_p0, log_q0, weights, rule)
     if rule.readout == "authors":
         share = X.shape[-1] * sets.hide(log_P, -torch.inf).exp()
     else:
         share = sets.softmax_n(log_P)  # eq. 4, from log P up to a constant for each feature
     return sets.squeeze(sets.sum_n(X * share))
+
+
+def _pool_scaled(
+    X: Tensor,
+    sets: Sets,
+    log_p0: Tensor | None,
+    log_q0: Tensor | None,
+    weights: Tensor,
+    rule: Rule,
+    scale: Tensor,
+) -> Tensor:
+    """X pooled by the plan of scale * X: the kernels pool what the plan is of, so they only give the plan.
+
+    A set in which the mass of a feature is lost to underflow is solved again in the log domain.
+    """
+    P = plan(X, sets, log_p0, log_q0, weights, rule, scale)
+    mass = sets.sum_n(P)  # u
+    least = torch.finfo(X.dtype).tiny / torch.finfo(X.dtype).eps  # above, the shares have all their digits
+    lost = ~(mass.detach() > least).all(-1, keepdim=True)  # s; also a set that is empty, or has NaN
+    y = sets.squeeze(sets.sum_n(X * P) / torch.where(lost, 1.0, mass))
+    if not bool(lost.any()):
+        return y
+    again = pool(X, sets, log_p0, log_q0, weights, rule._replace(impl="reference"), scale)
+    return torch.where(sets.squeeze(lost), again, y)

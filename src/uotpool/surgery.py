@@ -44,7 +44,7 @@ def replace_global_pool(
         **uot: options of `UOTPooling`. `start="mean"`: the network computes what it did, and learns from there.
 
     Returns:
-        The model. Parameters of the new layer are on the device and in the dtype of the network's.
+        The model. Parameters of the new layer are on the device and in the dtype of what it gets.
     """
     seen = _look(model, example)
     found = {n: s for n, s in seen.items() if s.is_global and s.is_average}
@@ -59,8 +59,9 @@ def replace_global_pool(
         )
     if len(found) > 1:
         raise ValueError(f"model: expected one global average pool, got {_list(found)}; say which by name=...")
-    ((where, pool),) = found.items()
-    return _swap(model, {where: AdaptiveUOTPool2d(pool.channels, 1, **pool.place(), **uot)}, report)
+    (pool,) = found.values()
+    pool.check_start(uot)
+    return _swap(model, {pool.name: AdaptiveUOTPool2d(output_size=1, **pool.options(uot))}, report)
 
 
 def replace_local_pools(
@@ -80,7 +81,7 @@ def replace_local_pools(
         **uot: options of `UOTPooling`, weights of its own for each layer. `start="mean"` is for average pools.
 
     Returns:
-        The model. Parameters of the new layers are on the device and in the dtype of the network's.
+        The model. Parameters of the new layers are on the device and in the dtype of what they get.
     """
     if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
         checks.fail("names", "a list of names of layers", names, TypeError)
@@ -95,21 +96,17 @@ def replace_local_pools(
         raise ValueError(
             f"model: expected at least one max or average pool as a layer that is not global, got {_list(seen)}"
         )
-    return _swap(model, {n: _local(n, s, uot) for n, s in found.items()}, report)
+    return _swap(model, {n: _local(s, uot) for n, s in found.items()}, report)
 
 
 @dataclass
 class _Seen:
     """A pool of the network and what went through it."""
 
+    name: str
     layer: nn.Module
-    weight: Tensor  # a parameter of the network, for device and dtype
-    inputs: list[torch.Size] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)  # without values
     outputs: list[torch.Size] = field(default_factory=list)
-
-    @property
-    def channels(self) -> int:
-        return self.inputs[0][-3]
 
     @property
     def is_average(self) -> bool:
@@ -117,33 +114,62 @@ class _Seen:
 
     @property
     def is_global(self) -> bool:
+        """Whether it averages over all positions. A max pool that happens to see one window is a local pool."""
         if isinstance(self.layer, _ADAPTIVE):
-            return self.layer.output_size in (1, (1, 1), [1, 1])
-        return all(shape[-2:] == (1, 1) for shape in self.outputs)
+            return _pair(self.layer.output_size) == (1, 1)
+        if not isinstance(self.layer, nn.AvgPool2d):
+            return False
+        reach = [k - p for k, p in zip(_pair(self.layer.kernel_size), _pair(self.layer.padding), strict=True)]
+        return all(shape[-2:] == (1, 1) for shape in self.outputs) and all(
+            side <= most for x in self.inputs for side, most in zip(x.shape[-2:], reach, strict=True)
+        )
 
-    def place(self) -> dict[str, Any]:
-        return {"device": self.weight.device, "dtype": self.weight.dtype}
+    def options(self, uot: dict[str, Any]) -> dict[str, Any]:
+        """For a new layer: as many channels, on the device and in the dtype of what the pool gets."""
+        kinds = {(x.shape[-3], x.device, x.dtype) for x in self.inputs}
+        if len(kinds) > 1:
+            raise ValueError(
+                "model: expected a pool that gets one number of channels, device and dtype, but "
+                f"{self.name!r} gets {sorted(map(str, kinds))}"
+            )
+        ((dim, device, dtype),) = kinds
+        return {"dim": dim, "device": device, "dtype": dtype} | uot
+
+    def check_start(self, uot: dict[str, Any]) -> None:
+        """Refuse to start as the mean where that is not what the layer computes."""
+        layer = self.layer
+        if uot.get("start") != "mean":
+            return
+        if not self.is_average:
+            raise ValueError(
+                f'start: expected none, as "mean" begins as average pooling and {self.name!r} is {layer!r}; '
+                "names=... can leave it out"
+            )
+        if isinstance(layer, nn.AvgPool2d):
+            padded = _pair(layer.padding) != (0, 0) and layer.count_include_pad
+            if padded or layer.divisor_override is not None:
+                raise ValueError(
+                    f"start: expected none, as {self.name!r} is {layer!r}, which counts padding as zeros or "
+                    'divides by a number of its own; "mean" is the mean of what is there'
+                )
 
 
 def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
-    """The pools that the network uses, by name, with the shapes that an example has there."""
+    """The pools that the network uses, by name, with what an example is there."""
     if not isinstance(model, nn.Module):
         checks.fail("model", "a network (nn.Module)", model, TypeError)
-    weight = next(iter(model.parameters()), None)
-    if weight is None:
+    if next(iter(model.parameters()), None) is None:
         checks.fail("model", "a network with parameters", model)
-        raise AssertionError
-    pools = {n: _Seen(m, weight) for n, m in model.named_modules() if isinstance(m, _ADAPTIVE + _FIXED)}
+    picture = _picture(model) if example is None else example
+    pools = {n: _Seen(n, m) for n, m in model.named_modules() if _is_torchs(m)}
     handles = [s.layer.register_forward_hook(_recorder(s)) for s in pools.values()]
     modes = [(m, m.training) for m in model.modules()]
-    given = example is not None
-    picture = example if example is not None else _picture(model)
     try:
         model.eval()
         with torch.no_grad():
             model(picture)
     except Exception as error:
-        accepted = "an input that the network takes" if given else "to be given, for this network"
+        accepted = "to be given, for this network" if example is None else "an input that the network takes"
         raise ValueError(
             f"example: expected {accepted}; it failed on {checks.describe(picture)}: {error}"
         ) from error
@@ -152,17 +178,18 @@ def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
             handle.remove()
         for module, training in modes:
             module.training = training
-    for name, seen in pools.items():
-        if len({shape[-3] for shape in seen.inputs}) > 1:
-            raise ValueError(
-                f"model: expected pools that see one number of channels each, but {name!r} sees several"
-            )
     return {name: seen for name, seen in pools.items() if seen.inputs}
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    """A pool of torch that computes what its class says: one with a `forward` of its own may pad as it likes."""
+    known = next((kind for kind in _ADAPTIVE + _FIXED if isinstance(module, kind)), None)
+    return known is not None and type(module).forward is known.forward
 
 
 def _recorder(seen: _Seen) -> Callable[[nn.Module, Any, Any], None]:
     def record(_layer: nn.Module, inputs: Any, output: Any) -> None:
-        seen.inputs.append(inputs[0].shape)
+        seen.inputs.append(inputs[0].new_empty(()).expand(inputs[0].shape))
         seen.outputs.append((output[0] if isinstance(output, tuple) else output).shape)
 
     return record
@@ -170,38 +197,32 @@ def _recorder(seen: _Seen) -> Callable[[nn.Module, Any, Any], None]:
 
 def _picture(model: nn.Module) -> Tensor:
     for module in model.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not isinstance(module.weight, nn.UninitializedParameter):
             return module.weight.new_zeros(1, module.in_channels, _SIZE, _SIZE)
-    raise ValueError("example: expected to be given, for a network without nn.Conv2d, got None")
+    raise ValueError("example: expected to be given, for a network without an nn.Conv2d to tell it, got None")
 
 
-def _local(name: str, seen: _Seen, uot: dict[str, Any]) -> nn.Module:
-    layer, channels = seen.layer, seen.channels
-    if uot.get("start") == "mean" and not seen.is_average:
-        raise ValueError(
-            f'start: expected none, as "mean" begins as average pooling and {name!r} is {layer!r}; names=... '
-            "can leave it out"
-        )
+def _pair(size: Any) -> tuple[Any, Any]:
+    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    return height, width
+
+
+def _local(seen: _Seen, uot: dict[str, Any]) -> nn.Module:
+    layer = seen.layer
+    seen.check_start(uot)
+    indices = isinstance(layer, (nn.MaxPool2d, nn.AdaptiveMaxPool2d)) and layer.return_indices
+    if indices or (isinstance(layer, nn.MaxPool2d) and _pair(layer.dilation) != (1, 1)):
+        raise ValueError(f"model: {seen.name!r} is {layer!r}, and UOT pooling has no dilation and no indices")
+    options = seen.options(uot)
     if isinstance(layer, _ADAPTIVE):
-        size: Any = layer.output_size
-        return AdaptiveUOTPool2d(channels, size, **seen.place(), **uot)
+        return AdaptiveUOTPool2d(output_size=_pair(layer.output_size), **options)
     assert isinstance(layer, _FIXED)
-    if isinstance(layer, nn.MaxPool2d) and (layer.dilation not in (1, (1, 1)) or layer.return_indices):
-        raise ValueError(f"model: {name!r} is {layer!r}, and a UOTPool2d has no dilation and no indices")
-    if isinstance(layer, nn.AvgPool2d) and uot.get("start") == "mean":
-        padded = layer.padding not in (0, (0, 0)) and layer.count_include_pad
-        if padded or layer.divisor_override is not None:
-            raise ValueError(
-                f"start: {name!r} is {layer!r}, which counts padding as zeros; a UOTPool2d leaves it out"
-            )
     return UOTPool2d(
-        channels,
-        kernel_size=layer.kernel_size,
-        stride=layer.stride,
-        padding=layer.padding,
+        kernel_size=_pair(layer.kernel_size),
+        stride=_pair(layer.stride),
+        padding=_pair(layer.padding),
         ceil_mode=layer.ceil_mode,
-        **seen.place(),
-        **uot,
+        **options,
     )
 
 
