@@ -122,7 +122,7 @@ ALLOWED["__init__"] = set(ALLOWED)
 ALLOWED["pyg"] = {"checks", "nn"}
 ALLOWED["zoo"] = {"checks", "inputs", "layout", "segments", "nn", "zoo"}
 ALLOWED["experiments.data"] = {"checks", "experiments.data"}
-ALLOWED["experiments"] = {"__init__", "checks", "kernels", "zoo", "experiments", "experiments.data"}
+ALLOWED["experiments"] = {"__init__", "checks", "kernels", "nn", "zoo", "experiments", "experiments.data"}
 ALLOWED["cli"] = set(ALLOWED)
 ALLOWED["__main__"] = {"cli"}
 

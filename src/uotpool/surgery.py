@@ -182,7 +182,7 @@ def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
 
 
 def _is_torchs(module: nn.Module) -> bool:
-    """A pool of torch that computes what its class says: one with a `forward` of its own may pad as it likes."""
+    """A pool of torch that does what its class says: one with a `forward` of its own may pad as it likes."""
     known = next((kind for kind in _ADAPTIVE + _FIXED if isinstance(module, kind)), None)
     return known is not None and type(module).forward is known.forward
 

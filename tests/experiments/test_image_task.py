@@ -360,12 +360,12 @@ def test_what_counts_for_the_fingerprint():
     used = closure(("experiments.image.task",)) - BYSTANDERS
     assert {"experiments.image.loop", "experiments.image.models", "experiments.data.images"} <= used
     assert not {"experiments.mil", "experiments.graph.task", "experiments.image.checkpoints"} & used
-    assert not any(name.startswith("kernels") for name in used)  # they do not count for mean pooling
+    assert {"nn.images", "nn.pooling", "kernels.windows"} <= used  # of the local pools of "cnn"
     assert len({fingerprint("image", name) for name in ("mean", "max", "uotp-sinkhorn")}) == 3
 
 
 def test_what_comes_from_the_package_itself_is_in_the_closure():
-    found = closure(("experiments.image.task", "zoo.uot"))
+    found = closure(("experiments.image.task", "zoo.simple"))
     for name in found:
         for node in ast.walk(code._tree(name)):
             if isinstance(node, ast.ImportFrom) and node.module == "uotpool":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,8 +63,10 @@ def _share(spec: RunSpec | None) -> RunSpec | None:
 
 
 def _together(spec: RunSpec) -> Finished | Failed:
+    """A process that fails ends: the others may wait for it in the middle of a step, and torchrun ends them."""
     event = attempt(spec, lambda done, total: None)
-    errors: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(errors, event.error if isinstance(event, Failed) else None)
-    others = [f"process {rank} of {len(errors)}: {error}" for rank, error in enumerate(errors) if error]
-    return Failed(spec, "\n".join(others), event.facts) if others else event
+    if isinstance(event, Failed) and distributed.get_world_size() > 1:
+        where = f"process {distributed.get_rank()} of {distributed.get_world_size()}"
+        print(f"{where}: {spec}: {event.error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    return event

@@ -57,9 +57,14 @@ class Images:
             return self
         if not self.classes <= train_size < count:
             checks.fail("train_size", f"a number from {self.classes} (the classes) to {count}", train_size)
-        kept, _ = train_test_split(
-            np.arange(count), train_size=train_size, stratify=self.y_train.numpy(), random_state=0
-        )
+        try:
+            kept, _ = train_test_split(
+                np.arange(count), train_size=train_size, stratify=self.y_train.numpy(), random_state=0
+            )
+        except ValueError as error:  # a class with one image, or fewer left out than there are classes
+            raise ValueError(
+                f"train_size: expected a number that leaves images of all classes, got {train_size}: {error}"
+            ) from error
         chosen = torch.from_numpy(np.sort(kept))
         return replace(self, x_train=self.x_train[chosen], y_train=self.y_train[chosen])
 

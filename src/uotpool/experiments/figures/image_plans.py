@@ -13,6 +13,7 @@ from uotpool import AdaptiveUOTPool2d
 from uotpool.experiments.data import images as data
 from uotpool.experiments.data import status
 from uotpool.experiments.data.images import DIGITS, Images
+from uotpool.experiments.image import checkpoints
 from uotpool.experiments.image.recipes import Job, two_stage
 from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import RunSpec, canonical
@@ -21,6 +22,7 @@ DATASET = "cifar10-subset"
 POOLING = "uotp-badmm-e"  # the paper's choice for images
 EACH = 3  # images of a class
 CLASSES = 10
+TEST_BATCH = 64
 # The pool alone learns, on what the frozen network gives it once, so that epochs are cheap.
 SETTINGS: dict[str, Any] = {"recipe": "two-stage", "pool_epochs": 20, "optimizer2": "adam", "lr2": 0.01}
 PRETRAINED = SETTINGS | {"arch": "efficientnet-lite0", "size": 160, "epochs": 20, "train_size": 2000}
@@ -36,6 +38,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     spec = RunSpec("image", dataset, POOLING, "fair", 0, seed, canonical(options))
     job = Job.of(spec, settings, images, lambda done, total: None)
     result = two_stage(job)
+    checkpoints.remove(job.key)
     chosen = torch.stack([(job.test.y == c).nonzero()[:EACH, 0] for c in range(CLASSES)])  # (CLASSES, EACH)
     maps = torch.stack([_maps(job, row) for row in chosen])  # (CLASSES, EACH, h, w)
     everywhere = _maps(job, torch.arange(min(1000, len(job.test.y))))
@@ -58,7 +61,8 @@ def _maps(job: Job, which: Tensor) -> Tensor:
     network = job.network.eval()
     pool = network.pool
     assert isinstance(pool, AdaptiveUOTPool2d)
-    q = pool.plan(network.features(job.test.batch(which))).sum(1)
+    parts = [pool.plan(network.features(job.test.batch(part))).sum(1) for part in which.split(TEST_BATCH)]
+    q = torch.cat(parts)
     return q * q[0].numel()
 
 

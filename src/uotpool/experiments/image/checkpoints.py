@@ -46,5 +46,6 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def remove(key: str) -> None:
     """The states of a run that is finished."""
-    for path in folder().glob(f"{key}.*.pt"):
-        path.unlink(missing_ok=True)
+    for pattern in (f"{key}.*.pt", f".{key}.*.part"):
+        for path in folder().glob(pattern):
+            path.unlink(missing_ok=True)

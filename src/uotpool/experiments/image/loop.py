@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool import param_groups
 from uotpool.experiments.image import checkpoints, parallel
 from uotpool.experiments.image.batches import DRAWS, Source
 from uotpool.experiments.spec import Report
+from uotpool.nn.pooling import param_groups
 
 cross_entropy = nn.functional.cross_entropy
 TEST_BATCH = 256
@@ -100,6 +100,7 @@ def train(
         for module in learning:
             module.train()
         loss = _epoch(runner, optimizer, source, phase, epoch, seed)
+        parallel.share_buffers(model)  # before anything is predicted, kept or trained with them
         if not math.isfinite(loss):
             model.load_state_dict(before)
             trained.diverged = True

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool import UOTPool2d
+from uotpool.nn.images import UOTPool2d
 
 BASIC, BOTTLENECK = (64, 128, 256, 512), (256, 512, 1024, 2048)
 # Name: type of layer, widths, depths.

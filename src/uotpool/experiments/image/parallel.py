@@ -59,6 +59,13 @@ def wrapped(model: nn.Module) -> nn.Module:
     return model if world() == 1 else nn.parallel.DistributedDataParallel(model)
 
 
+def share_buffers(model: nn.Module) -> None:
+    """The first process's running statistics for all: each has seen its part of the last batch alone."""
+    if world() > 1:
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, src=0)
+
+
 def device(kind: str) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: expected 'cpu', as torch sees no CUDA device, got 'cuda'")

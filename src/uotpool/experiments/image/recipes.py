@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from uotpool.experiments.training import seed_for
 
 SHOWN = 256  # test images whose plans are looked at
 # Settings that stage one does not depend on.
-LATER = ("pool", "pool_lr", "start", "pool_epochs", "batch2", "lr2", "optimizer2", "augment2", "cache_mib")
+LATER = ("pool", "start", "pool_epochs", "batch2", "lr2", "optimizer2", "augment2")
 
 
 @dataclass
@@ -71,7 +72,13 @@ class Job:
         return self.spec.key(fingerprint(self.spec.task, self.spec.pooling))
 
     def path(self, phase: str) -> Path:
-        return checkpoints.folder() / f"{self.key}.{phase}.pt"
+        """Of the state after each epoch: not that of a run with other weights, files or processes."""
+        return checkpoints.folder() / f"{self.key}.{phase}.{self.origin[:8]}.pt"
+
+    @cached_property
+    def origin(self) -> str:
+        """A hash of all that decides stage one."""
+        return _digest(_stage_one_facts(self))
 
     def seed(self, what: str) -> int:
         return seed_for(self.spec, what)
@@ -122,7 +129,7 @@ class Job:
         )
 
     def judge(self, model: nn.Module, test: Source) -> Callable[[], float] | None:
-        """Under "paper", the accuracy after each epoch; under "fair" the test images are looked at once."""
+        """Under "paper", the accuracy after each epoch; under "fair" the test images choose nothing."""
         if self.spec.protocol == "fair":
             return None
         return lambda: accuracy(self.logits(model, test), test.y)
@@ -190,7 +197,7 @@ def _inputs(job: Job, augment: bool) -> tuple[Source, Source]:
 def _stage_one(job: Job, report: Report) -> Trained:
     """With average pooling, once for all poolings of a seed: kept in a file, trained by one process."""
     s, network = job.settings, job.network
-    key = _digest(_stage_one_facts(job))
+    key = job.origin
     path = checkpoints.folder() / f"stage-{key}.pt"
     under_way = checkpoints.folder() / f"stage-{key}.part.pt"
     with parallel.locked_by_first(path):
@@ -220,13 +227,17 @@ def _stage_one_facts(job: Job) -> dict[str, Any]:
     chosen = {name: value for name, value in asdict(s).items() if name not in LATER}
     return {
         "settings": chosen,
-        "weights": [file_digest(p) for p in sorted(Path(s.weights).glob("*.safetensors"))] if s.weights else [],
+        "weights": [file_digest(p) for p in _weight_files(Path(s.weights))] if s.weights else [],
         "data": _data(job.images),
         "seed": [job.spec.seed, job.spec.fold],
         "processes": parallel.world(),
         "code": fingerprint(job.spec.task, "mean"),
         "torch": torch.__version__,
     }
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
 
 
 def _pretrained(job: Job) -> dict[str, Any]:
