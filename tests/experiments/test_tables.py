@@ -14,6 +14,7 @@ from uotpool.experiments import export, paper
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.render import FORMATS, Table
 from uotpool.experiments.spec import Result, canonical
+from uotpool.experiments.swaps import swap_table
 from uotpool.experiments.tables import (
     MixedCodeError,
     accuracy_table,
@@ -534,3 +535,36 @@ def test_another_csv_is_refused(rows, tmp_path, change, message):
     path.write_text(change(text.getvalue()))
     with pytest.raises(ValueError, match=message):
         export.read(path)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# swaps in trained networks
+
+
+def swapped(pooling: str, seed: int, after: float, **details: float):
+    found = row(pooling, "digits", {"accuracy": after, "top5": 0.99}, seed=seed)
+    return dataclasses.replace(found, details={"accuracy_before": 0.8} | details)
+
+
+def test_swaps():
+    rows = [
+        swapped("mean", 0, 0.82),
+        swapped("uotp-sinkhorn", 0, 0.81, accuracy_swapped=0.8, divergence=0.1, scale=0.5),
+        swapped("uotp-sinkhorn", 1, 0.83, accuracy_swapped=0.79, divergence=0.3, scale=1.5),
+    ]
+    found = cells(swap_table(rows))
+    assert found["mean", "swapped"] == ""
+    assert found["mean", "difference"] == "+2.00"
+    assert found["uotp-sinkhorn", "before"] == "80.00 ± 0.00"
+    assert found["uotp-sinkhorn", "swapped"] == "79.50 ± 0.71"
+    assert found["uotp-sinkhorn", "after"] == "82.00 ± 1.41"
+    assert found["uotp-sinkhorn", "divergence, nats"] == "0.2000"
+    assert found["uotp-sinkhorn", "scale"] == "1.0000"
+    assert found["uotp-sinkhorn", "seeds"] == "2"
+    other = [dataclasses.replace(r, spec=dataclasses.replace(r.spec, dataset="faces")) for r in rows]
+    with pytest.raises(
+        ValueError, match=r"dataset: expected one with runs of recipe 'two-stage', got \['digits'"
+    ):
+        swap_table(rows + other)
+    with pytest.raises(ValueError, match="got none"):
+        swap_table([dataclasses.replace(r, details={}) for r in rows])

@@ -20,6 +20,7 @@ from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.render import FORMATS, Table
 from uotpool.experiments.spec import RunSpec, canonical
 from uotpool.experiments.store import Row, Store, StoreWriteError
+from uotpool.experiments.swaps import swap_table
 from uotpool.experiments.tables import (
     METRICS,
     accuracy_table,
@@ -77,10 +78,10 @@ def add_parsers(commands: Any) -> None:
     table.add_argument("task", choices=tuple(TASKS))
     table.add_argument(
         "--kind",
-        choices=("results", "optimism", "comparison", "settings", "cost"),
+        choices=("results", "optimism", "comparison", "settings", "cost", "swap"),
         default="results",
         help="results; paper's protocol less the fair one; one pooling against all others; the settings of the "
-        "poolings; seconds and parameters",
+        "poolings; seconds and parameters; of task image, what a swap in a trained network did",
     )
     table.add_argument(
         "--pooling",
@@ -318,6 +319,8 @@ def _table(args: argparse.Namespace) -> int:
         table = _comparison(rows, names or ["uotp-sinkhorn"], args)
     elif args.kind == "cost":
         table = cost_table(rows, args.protocol)
+    elif args.kind == "swap":
+        table = swap_table(rows, args.protocol)
     else:
         table = settings_table(rows, args.protocol, args.metric, fixed=settings, vary=args.vary)
     table.notes += notes

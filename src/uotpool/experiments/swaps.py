@@ -1,0 +1,57 @@
+"""What a swap in a trained network did: accuracy before it, right after it, and after the pool was trained."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from uotpool.experiments.render import Table
+from uotpool.experiments.store import Row
+from uotpool.experiments.tables import by_pooling, with_settings
+
+BEFORE, SWAPPED = "accuracy_before", "accuracy_swapped"
+HEAD = ["pooling", "before", "swapped", "after", "difference", "top 5", "divergence, nats", "scale", "seeds"]
+
+
+def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
+    """Poolings by what was measured, on one data set."""
+    chosen = [row for row in rows if row.spec.protocol == protocol and BEFORE in row.details]
+    datasets = list(dict.fromkeys(row.spec.dataset for row in chosen))
+    if len(datasets) != 1:
+        raise ValueError(f"dataset: expected one with runs of recipe 'two-stage', got {datasets or 'none'}")
+    table = Table(f"the swap on {datasets[0]}, protocol {protocol}{with_settings(chosen)}", HEAD, [])
+    for pooling in sorted({row.spec.pooling for row in chosen}, key=by_pooling):
+        own = [row for row in chosen if row.spec.pooling == pooling]
+        gains = [row.metrics["accuracy"] - row.details[BEFORE] for row in own]
+        table.rows.append(
+            [
+                pooling,
+                _per_cent([row.details[BEFORE] for row in own]),
+                _per_cent([row.details.get(SWAPPED) for row in own]),
+                _per_cent([row.metrics["accuracy"] for row in own]),
+                f"{100 * statistics.mean(gains):+.2f}",
+                _per_cent([row.metrics.get("top5") for row in own]),
+                _plain([row.details.get("divergence") for row in own]),
+                _plain([row.details.get("scale") for row in own]),
+                str(len(own)),
+            ]
+        )
+    table.notes += [
+        "before: stage one, with average pooling; swapped: before its pool is trained; difference: after less "
+        "before, in points",
+        'pooling "mean" is the control: average pooling trained for as many epochs more',
+    ]
+    return table
+
+
+def _per_cent(values: Sequence[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return ""
+    spread = f" ± {statistics.stdev(known):.2f}" if len(known) > 1 else ""
+    return f"{statistics.mean(known):.2f}{spread}"
+
+
+def _plain(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.mean(known):.4f}" if known else ""
