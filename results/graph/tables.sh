@@ -16,7 +16,6 @@ most=MUTAG,IMDB-BINARY,PROTEINS
 published=uotp-sinkhorn-paper,uotp-badmm-e-paper,uotp-badmm-q-paper
 
 show paper --protocol paper --dataset $most
-show paper_more --protocol paper --dataset NCI1,IMDB-MULTI
 show large --protocol paper --set epochs=5
 show fair_transductive --set transductive=true
 show fair_inductive --dataset MUTAG
