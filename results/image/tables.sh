@@ -18,9 +18,6 @@ adam="--set optimizer2=adam --set lr2=0.01"
 
 show fashion_two_stage --kind swap --dataset fashion-mnist $two --set train_size=10000
 show fashion_two_stage_adam --kind swap --dataset fashion-mnist $two $adam --set train_size=10000
-show cifar_two_stage --kind swap --dataset cifar10-subset $two
-show cifar_two_stage_adam --kind swap --dataset cifar10-subset $two $adam
 show pretrained --kind swap --dataset cifar10-subset $pretrained
-show pretrained_adam --kind swap --dataset cifar10-subset $pretrained $adam
 show fashion_scratch --dataset fashion-mnist --set epochs=6 --set train_size=10000
 show local --kind settings --set arch=cnn --set train_size=10000 --set epochs=6 --set augment=false --vary local
