@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from uotpool.experiments.figures import problems
-from uotpool.experiments.figures.problems import SOLVERS, Problem
-from uotpool.solvers import REGULARIZER
+from uotpool.experiments.figures.problems import REGULARIZER, SOLVERS, Problem
 
 __all__ = ["REGULARIZER", "SOLVERS", "Problem", "problem", "table"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from uotpool import duality_gap, uot_plan
+from uotpool import duality_gap, solvers, uot_plan
 from uotpool.experiments import export, figures
 from uotpool.experiments.data import status
-from uotpool.experiments.figures import convergence, modules, plans, stability
+from uotpool.experiments.figures import convergence, modules, plans, problems, stability
 from uotpool.experiments.figures.dynamics import share_that_holds
 from uotpool.experiments.figures.problems import power, problem, seeded, short
 from uotpool.experiments.spec import RunSpec
@@ -124,6 +124,11 @@ def test_modules_without_runs(tmp_path, monkeypatch):
         export.write([run(None, 0, 0.5)], file)
     with pytest.raises(ValueError, match=r"differ in pool\.K .* got none"):
         figures.draw("modules", tmp_path, quick=True)
+
+
+def test_figures_know_the_solvers():
+    assert solvers.REGULARIZER == problems.REGULARIZER
+    assert set(problems.LABELS) == set(problems.COLOURS) == set(problems.MARKERS) == set(problems.SOLVERS)
 
 
 def test_short_numbers():

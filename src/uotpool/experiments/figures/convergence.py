@@ -19,13 +19,13 @@ from uotpool.experiments.figures.problems import (
     FORMULATIONS,
     LABELS,
     MARKERS,
+    REGULARIZER,
     SOLVERS,
     power,
     problem,
     seeded,
     short,
 )
-from uotpool.solvers import REGULARIZER
 
 N, D = 500, 100  # the paper's; it has 50 sets
 SETS = 3
@@ -33,13 +33,13 @@ MODULES = tuple(2**e for e in range(9))
 Weights = tuple[float, float, float]
 # alpha0 = 1, where the published Sinkhorn is right; a smaller one; and large weights of the marginals.
 WEIGHTS: tuple[Weights, ...] = ((1.0, 1.0, 1.0), (0.1, 1.0, 1.0), (0.1, 10.0, 10.0))
-LEAST, MOST = 1e-16, 1e3  # what is drawn for less; the top
+LEAST, MOST = 1e-16, 1e5  # what is drawn for less; the top
 MEASURES = ("objective minus optimum", "duality gap")
 
 
 @dataclass
 class Curve:
-    """Medians over the sets, a value for each K; infinity where there is no plan to measure."""
+    """Medians over the sets, a value for each K; infinity where a set has no plan to measure."""
 
     objective: list[float] = field(default_factory=list)
     gap: list[float] = field(default_factory=list)
@@ -126,7 +126,7 @@ def _style(solver: str, formulation: str) -> dict[str, Any]:
 
 
 def _line(ax: Axes, modules: tuple[int, ...], values: list[float], solver: str, formulation: str) -> None:
-    """Ends in words where there is no plan any more."""
+    """Where it is infinite, words."""
     finite = np.isfinite(values)
     drawn = np.where(finite, np.maximum(values, LEAST), np.nan)
     ax.plot(modules, drawn, **_style(solver, formulation))
@@ -135,7 +135,7 @@ def _line(ax: Axes, modules: tuple[int, ...], values: list[float], solver: str, 
         ax.text(
             modules[i],
             MOST / 3,
-            f"all 0 or infinite from K = {modules[i]}",
+            "diverged (no point: 0 or infinite)",
             color=COLOURS[solver],
             fontsize=8,
             va="top",
@@ -159,4 +159,4 @@ def _in_words(curves: dict[tuple[str, str], Curve], formulation: str, modules: t
 
 
 def _number(value: float) -> str:
-    return short(value) if abs(value) >= LEAST else "0"
+    return short(value) if value >= LEAST else "0"

@@ -105,7 +105,8 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
         )
     figure.supxlabel(
         f"samples 1 .. {N}; features 1 .. {D} downwards. Above each plan: L1 distance from the truth, K = {K}, "
-        f"the better of two steps rho for Bregman ADMM.\nColour: entry x {N * D} / mass of the plan, 1 = uniform.",
+        "the better of two steps rho for Bregman ADMM.\n"
+        f"Colour: entry x {N * D} / mass of the plan, 1 = uniform.",
         fontsize=8,
     )
     return figure, words

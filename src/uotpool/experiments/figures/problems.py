@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool.solvers import REGULARIZER
-
+REGULARIZER = {"sinkhorn": "entropic", "badmm-e": "entropic", "badmm-q": "quadratic"}
 SOLVERS = tuple(REGULARIZER)
 FORMULATIONS = ("exact", "paper")
 LABELS = {"sinkhorn": "Sinkhorn", "badmm-e": "BADMM-E", "badmm-q": "BADMM-Q"}
