@@ -44,7 +44,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
     for line in axes:
-        line[0].set_ylabel("accuracy, %, mean ± standard deviation")
+        line[0].set_ylabel("accuracy, %\n(mean ± standard deviation)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
     return figure, words
@@ -101,7 +101,8 @@ def _panel(ax: Axes, panel: Panel, found: Samples) -> None:
         )
     runs = len(next(iter(found.values())))
     more = "" if rest == "{}" else f"\n{rest}"
-    ax.set_title(f"{dataset}, protocol {protocol}, {runs} runs a point{more}", fontsize=10)
+    how = "paper (optimistic)" if protocol == "paper" else protocol
+    ax.set_title(f"{dataset}, protocol {how}, {runs} runs a point{more}", fontsize=10)
     ax.set_xticks(list(places.values()), [f"{K}" for K in places])
     ax.set_xlabel("modules K (0: mean pooling)")
     ax.grid(alpha=0.3, axis="y")
