@@ -13,13 +13,10 @@ from torch import Tensor
 
 from examples.studies.common import SOLVERS, problem, table
 from uotpool import MixedMeanMax, uot_plan, uot_pool
+from uotpool.experiments.figures.plans import true_plans
 
 X, _, ATTENTION = problem(1, 10, 5, seed=2)
-TRUTH = {
-    "mean": torch.full_like(X, 1 / 50),
-    "max": torch.zeros_like(X).scatter(1, X.argmax(1, keepdim=True), 1 / 5),
-    "attention": (ATTENTION / 5)[:, :, None].expand_as(X),
-}
+TRUTH = true_plans(X, ATTENTION)
 # As published, then as they should be: attention needs alpha1, alpha2 >> alpha0.
 SETTINGS = (
     ("mean", (1e4, 1e4, 1e4), (1.0, 1e4)),

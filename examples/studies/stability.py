@@ -9,8 +9,7 @@ import torch
 
 from examples.studies.common import SOLVERS, problem, table
 from uotpool import uot_plan, uot_pool
-
-DECADES = tuple(10.0**e for e in range(-5, 5))
+from uotpool.experiments.figures.stability import DECADES
 
 
 def main(figures: Path) -> None:
