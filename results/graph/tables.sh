@@ -1,17 +1,8 @@
 #!/bin/sh
 # All tables of this folder from runs.csv. Run it from the project's root: sh results/graph/tables.sh
 set -eu
-here=results/graph
-bin=${BIN:-.venv/bin}
-show() { # NAME, then what `uotpool table` takes
-    name=$1
-    shift
-    for form in markdown csv; do
-        ending=$form
-        [ $form = markdown ] && ending=md
-        "$bin/uotpool" table graph --store $here/runs.csv --format $form "$@" >$here/$name.$ending
-    done
-}
+task=graph
+. results/show.sh
 most=MUTAG,IMDB-BINARY,PROTEINS
 published=uotp-sinkhorn-paper,uotp-badmm-e-paper,uotp-badmm-q-paper
 

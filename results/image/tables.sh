@@ -1,17 +1,8 @@
 #!/bin/sh
 # All tables of this folder from runs.csv. Run it from the project's root: sh results/image/tables.sh
 set -eu
-here=results/image
-bin=${BIN:-.venv/bin}
-show() { # NAME, then what `uotpool table` takes
-    name=$1
-    shift
-    for form in markdown csv; do
-        ending=$form
-        [ $form = markdown ] && ending=md
-        "$bin/uotpool" table image --store $here/runs.csv --format $form "$@" >$here/$name.$ending
-    done
-}
+task=image
+. results/show.sh
 two="--set recipe=two-stage --set epochs=10 --set pool_epochs=10"
 pretrained="--set recipe=two-stage --set arch=efficientnet-lite0 --set lr=0.01 --set epochs=20 --set pool_epochs=10"
 adam="--set optimizer2=adam --set lr2=0.01"

@@ -1,17 +1,8 @@
 #!/bin/sh
 # All tables of this folder from runs.csv. Run it from the project's root: sh results/mil/tables.sh
 set -eu
-here=results/mil
-bin=${BIN:-.venv/bin}
-show() { # NAME, then what `uotpool table` takes
-    name=$1
-    shift
-    for form in markdown csv; do
-        ending=$form
-        [ $form = markdown ] && ending=md
-        "$bin/uotpool" table mil --store $here/runs.csv --format $form "$@" >$here/$name.$ending
-    done
-}
+task=mil
+. results/show.sh
 classics=musk1,musk2,fox,tiger,elephant
 genes="--dataset component,function --set lr=5e-4 --set weight_decay=5e-3"
 
