@@ -7,6 +7,7 @@ instead: the way through torch's dispatcher costs more than the kernel on small 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from uotpool.layout import DenseSets, RaggedSets, Sets
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in the header
 DTYPES = (torch.float32, torch.float64)
+Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 
@@ -208,7 +210,7 @@ def _by_operator(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     return [d if w else None for d, w in zip(made, wanted, strict=True)]
 
 
-TWICE = (
+_TWICE = (
     "the fused CPU kernels have first derivatives only; for derivatives of derivatives (create_graph=True, "
     'gradient penalties, Hessians) use impl="reference"'
 )
@@ -224,24 +226,31 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         wanted = list(ctx.needs_input_grad[:4])
-        if not torch._C._has_storage(dout):  # is_grads_batched=True: the dispatcher runs an operator for each
-            return *_by_operator(dout, _saved(ctx), wanted), None
-        # Grad mode is on here under create_graph=True alone.
-        if torch.is_grad_enabled():
-            problem = _saved(ctx)
-            return *_SolveBackward.apply(dout, *problem.differentiable(), problem, wanted), None
-        return *_derivatives(dout, _saved(ctx), wanted), None
+        return *differentiated(dout, _saved(ctx), wanted, _derivatives, _by_operator), None
 
 
-class _SolveBackward(torch.autograd.Function):
+def differentiated(
+    dout: Tensor, problem: Any, wanted: list[bool], direct: Derivatives, by_operator: Derivatives
+) -> Any:
+    """The derivatives of an eager call, one for each of `problem.differentiable()`."""
+    if not torch._C._has_storage(dout):  # is_grads_batched=True: the dispatcher runs an operator for each
+        return by_operator(dout, problem, wanted)
+    if torch.is_grad_enabled():  # under create_graph=True alone
+        return _Once.apply(direct, dout, *problem.differentiable(), problem, wanted)
+    return direct(dout, problem, wanted)
+
+
+class _Once(torch.autograd.Function):
+    """Derivatives that cannot be differentiated again, and say so."""
+
     @staticmethod
-    def forward(ctx: Any, dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, direct: Derivatives, dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
         *_, problem, wanted = inputs
-        return tuple(_derivatives(dout, problem, wanted))
+        return tuple(direct(dout, problem, wanted))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
-        raise RuntimeError(TWICE)
+        raise RuntimeError(_TWICE)
 
 
 # The same for compilers and exporters, which see operators with a schema.
@@ -334,7 +343,7 @@ def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def refuse(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError(TWICE)
+    raise RuntimeError(_TWICE)
 
 
 _solve_op.register_autograd(

@@ -16,8 +16,8 @@ from uotpool.kernels import library
 from uotpool.kernels.ops import (
     DTYPES,
     MOST_THREADS,
-    TWICE,
     address,
+    differentiated,
     eager,
     native,
     operator,
@@ -150,23 +150,7 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         wanted = list(ctx.needs_input_grad[:3])
-        if not torch._C._has_storage(dout):  # see `ops`
-            return *_by_operator(dout, _saved(ctx), wanted), None
-        if torch.is_grad_enabled():
-            problem = _saved(ctx)
-            return *_PoolBackward.apply(dout, *problem.differentiable(), problem, wanted), None
-        return *_derivatives(dout, _saved(ctx), wanted), None
-
-
-class _PoolBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
-        *_, problem, wanted = inputs
-        return tuple(_derivatives(dout, problem, wanted))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise RuntimeError(TWICE)
+        return *differentiated(dout, _saved(ctx), wanted, _derivatives, _by_operator), None
 
 
 _problem = (
