@@ -207,9 +207,17 @@ def test_closure():
     assert not {"layout", "zoo.base", "experiments.mil", "experiments.protocols"} & module.BYSTANDERS
 
 
-def test_what_comes_from_the_package_itself_is_in_the_closure():
+@pytest.mark.parametrize(
+    "roots",
+    [
+        ("experiments.mil", "zoo.uot"),
+        ("experiments.graph.task", "zoo.uot"),
+        ("experiments.image.task", "zoo.simple"),
+    ],
+)
+def test_what_comes_from_the_package_itself_is_in_the_closure(roots):
     """`from uotpool import plan_stats` names no module; its code must count all the same."""
-    found = closure(("experiments.mil", "zoo.uot"))
+    found = closure(roots)
     for name in found:
         for node in ast.walk(module._tree(name)):
             if isinstance(node, ast.ImportFrom) and node.module == "uotpool":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 import uotpool
 from tests.experiments.helpers import numbers, quiet
-from uotpool.experiments import fingerprint as code
 from uotpool.experiments import sweep
 from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
 from uotpool.experiments.image import checkpoints, features, loop, metrics, models, recipes, task
@@ -362,17 +360,6 @@ def test_what_counts_for_the_fingerprint():
     assert not {"experiments.mil", "experiments.graph.task", "experiments.image.checkpoints"} & used
     assert {"nn.images", "nn.pooling", "kernels.windows"} <= used  # of the local pools of "cnn"
     assert len({fingerprint("image", name) for name in ("mean", "max", "uotp-sinkhorn")}) == 3
-
-
-def test_what_comes_from_the_package_itself_is_in_the_closure():
-    found = closure(("experiments.image.task", "zoo.simple"))
-    for name in found:
-        for node in ast.walk(code._tree(name)):
-            if isinstance(node, ast.ImportFrom) and node.module == "uotpool":
-                for alias in node.names:
-                    value = getattr(uotpool, alias.name)
-                    where = getattr(value, "__module__", None) or value.__name__
-                    assert where.removeprefix("uotpool.") in found, alias.name
 
 
 def test_a_checkpoint_that_is_broken_is_named(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from uotpool.experiments.data import Bags, entry, load_bags, locate
 from uotpool.experiments.dropout import LEVELS, ReLUDropout
 from uotpool.experiments.metrics import binary_metrics
 from uotpool.experiments.protocols import split
-from uotpool.experiments.spec import Report, Result, RunSpec
+from uotpool.experiments.spec import Options, Report, Result, RunSpec
 from uotpool.experiments.training import part, seed_for
 from uotpool.zoo import ENTRIES, Pooling, build
 
@@ -35,7 +35,7 @@ CLIP = 10.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What can be set for a run; the defaults are the paper's."""
 
     epochs: int = 50
@@ -66,14 +66,6 @@ class Settings:
     @classmethod
     def of(cls, spec: RunSpec) -> Settings:
         return cls.from_options(spec.options)
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Settings:
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise ValueError(f"settings: expected names among {known}, got {name!r}")
-        return cls(**options)
 
     def configurations(self, protocol: str) -> list[dict[str, float]]:
         """What is tried: all of the grid under "fair", without the values that are set."""

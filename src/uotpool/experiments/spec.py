@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 Report = Callable[[int, int], None]  # (epochs done, epochs in all)
 
@@ -59,6 +59,23 @@ class RunSpec:
         extra = "" if self.settings == "{}" else f" {self.settings}"
         which = f"{self.protocol} fold {self.fold} seed {self.seed}"
         return f"{self.task}/{self.dataset} {self.pooling} {which}{extra}"
+
+
+class Options:
+    """Of a dataclass of settings: made from what a run says, and back to what differs from the defaults."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type] # of dataclasses
+        for name in options:
+            if name not in known:
+                raise ValueError(f"settings: expected names among {known}, got {name!r}")
+        return cls(**options)
+
+    @classmethod
+    def differing(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        plain = cls()
+        return {name: value for name, value in options.items() if value != getattr(plain, name)}
 
 
 @dataclass

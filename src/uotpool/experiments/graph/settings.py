@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from uotpool import checks
 from uotpool.experiments.graph.encoder import WIDTH
-from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.spec import Options, RunSpec
 from uotpool.zoo import Pooling, build
 
 BACKBONES = ("adgcl", "gin")
@@ -27,7 +26,7 @@ PUBLISHED_ALPHA0 = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What can be set for a run; the defaults are the paper's."""
 
     backbone: Literal["adgcl", "gin"] = "adgcl"
@@ -57,14 +56,6 @@ class Settings:
             raise ValueError(
                 "transductive: expected False with backbone 'gin', which learns from labels, got True"
             )
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Settings:
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise ValueError(f"settings: expected names among {known}, got {name!r}")
-        return cls(**options)
 
     def epochs_on(self, dataset: str) -> int:
         if self.epochs is not None:

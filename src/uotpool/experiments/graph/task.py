@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -44,8 +43,7 @@ def clean_settings(pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
         build(pooling, WIDTH, settings.hidden, **settings.pool)
     except TypeError as error:
         raise ValueError(str(error)) from error
-    plain = {f.name: getattr(Settings(), f.name) for f in fields(Settings)}
-    return {name: value for name, value in options.items() if value != plain[name]}
+    return Settings.differing(options)
 
 
 def folds(protocol: str, options: Mapping[str, Any]) -> int:

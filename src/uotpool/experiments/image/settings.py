@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from uotpool import checks
 from uotpool.experiments.image.models import ARCHITECTURES, CNN, EFFICIENTNET, LOCAL, SMALL_IMAGE, check_weights
+from uotpool.experiments.spec import Options
 
 RECIPES = ("scratch", "two-stage")
 LARGE = 224  # pixels, of files
@@ -18,7 +18,7 @@ SIZES = {"digits": 16}
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What can be set for a run. Those of stage two are the paper's."""
 
     arch: str = "resnet-tiny"
@@ -96,14 +96,6 @@ class Settings:
                 f"recipe {self.recipe!r}, arch {self.arch!r}, stem {self.stem!r}"
             )
         check_weights(Path(self.weights))
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Settings:
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise ValueError(f"settings: expected names among {known}, got {name!r}")
-        return cls(**options)
 
     @property
     def trained(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
@@ -32,8 +31,7 @@ def clean_settings(pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(str(error)) from error
     for package in models.needed(settings.arch):
         models.require(package)
-    plain = {f.name: getattr(Settings(), f.name) for f in fields(Settings)}
-    return {name: value for name, value in options.items() if value != plain[name]}
+    return Settings.differing(options)
 
 
 def folds(protocol: str, options: Mapping[str, Any]) -> int:
