@@ -39,8 +39,8 @@ def run(session: Session) -> list[Row]:
         pooled = torch.randn_like(plain.features(x)).to(memory_format=torch.channels_last)
         label = f"{batch} x 3 x {size} x {size}"
         for mode, make in ((FORWARD, _forward), (STEP, _step)):
-            for either in nets.values():
-                either.train(mode == STEP)
+            for swapped in nets.values():
+                swapped.train(mode == STEP)
             whole = session.measure({name: make(net, x) for name, net in nets.items()}, threads)
             pools: dict[str, Any] = {name: net.pool for name, net in nets.items()}
             alone = session.measure({name: make(pool, pooled) for name, pool in pools.items()}, threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import socket
@@ -16,7 +17,9 @@ import torch
 
 from tests import tolerances as tol
 from tests.experiments.helpers import numbers, quiet
-from uotpool.experiments.image import checkpoints, features, loop, models, parallel, pools, task
+from uotpool.experiments.data import images
+from uotpool.experiments.image import checkpoints, features, loop, models, parallel, pools, recipes, task
+from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import Result, RunSpec
 from uotpool.experiments.store import Store
 
@@ -139,13 +142,16 @@ def seed(what: str) -> int:
 
 
 def train_tail(folder: Path) -> dict[str, Any]:
-    """Pool and head, in which no batch norm sees how many processes there are."""
+    """Pool and head, in which no batch norm sees how many processes there are; then with one before them."""
     torch.manual_seed(0)
     network = models.make("resnet-tiny", 1, 10, 8, small_stem=True, trained=False, weights=None)
     network.put(pools.make("uotp-badmm-e", 64, {}, "mean"))
     model, source = models.Tail(network), Made()
     trained = loop.train(model, [model], source, PHASE, seed, folder / "x.pt", quiet)
-    return {"curves": trained.curves, "model": model.state_dict(), "logits": loop.predict(model, source)}
+    found = {"curves": trained.curves, "model": model.state_dict(), "logits": loop.predict(model, source)}
+    normed = torch.nn.Sequential(torch.nn.BatchNorm2d(64), copy.deepcopy(model))
+    loop.train(normed, [normed], source, PHASE, seed, folder / "normed.pt", quiet)
+    return found | {"statistics": dict(normed[0].named_buffers())}
 
 
 def process(rank: int, folder: str) -> None:
@@ -169,6 +175,8 @@ def test_two_processes_train_like_one(tmp_path):
         assert torch.equal(first["model"][name], second["model"][name])
         assert torch.allclose(first["model"][name], value, rtol=1e-4, atol=tol.F32), name
     assert torch.equal(first["logits"], second["logits"])
+    for name, value in first["statistics"].items():  # each saw its half of a batch
+        assert torch.equal(value, second["statistics"][name])
     for ours, theirs in zip(alone["curves"], first["curves"], strict=True):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
 
@@ -202,3 +210,42 @@ def test_the_command_under_torchrun(tmp_path):
     rows = Store(tmp_path / "runs.sqlite", readonly=True).rows()
     assert [row.spec.pooling for row in rows] == ["mean", "uotp-sinkhorn"]
     assert rows[1].details["accuracy_swapped"] == rows[1].details["accuracy_before"]
+
+
+def fail_alone(rank: int, folder: str, port: int) -> None:
+    """The second process has a picture that it cannot read."""
+    real = loop._epoch
+
+    def epoch(*args: Any) -> float:
+        if rank == 1:
+            raise OSError("cannot read it")
+        return real(*args)
+
+    loop._epoch = epoch  # type: ignore[assignment]
+    sys.stderr = open(f"{folder}/{rank}.err", "w")  # noqa: SIM115 - until the process ends
+    torchrun(rank, folder, port, "mean")
+
+
+@needs_gloo
+def test_a_process_that_fails_alone_ends_all(tmp_path):
+    """The first waits for it in the middle of a step."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(torch.multiprocessing.ProcessExitedException, match="exit code 1"):
+        torch.multiprocessing.spawn(fail_alone, (str(tmp_path), port), nprocs=2)
+    said = (tmp_path / "1.err").read_text()
+    assert said.startswith("process 1 of 2: image/digits mean")
+    assert "cannot read it" in said
+
+
+def test_a_state_of_other_processes_is_not_taken_up(monkeypatch):
+    """Nor one of other weights or files: what decides stage one is in its name."""
+    paths = []
+    for count in (1, 2):
+        monkeypatch.setattr(parallel, "world", lambda count=count: count)
+        spec = RunSpec("image", "digits", "mean", "fair", 0, 0)
+        job = recipes.Job.of(spec, Settings(), images.load("digits"), quiet)
+        paths.append(job.path("two"))
+    assert paths[0] != paths[1]
+    assert paths[0].name.split(".")[:2] == paths[1].name.split(".")[:2]  # the same run

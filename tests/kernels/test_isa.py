@@ -21,17 +21,6 @@ from uotpool.kernels import library
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=library.ISAS)
-def isa(request):
-    """Each instruction set in turn; the one before is in use again afterwards."""
-    if request.param not in library.usable_isas():
-        pytest.skip(f"this CPU or build has no {request.param}, only {', '.join(library.usable_isas())}")
-    before = library.isa()
-    library.set_isa(request.param)
-    yield request.param
-    library.set_isa(before)
-
-
 @pytest.mark.parametrize("plan", [False, True], ids=["pool", "plan"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_against_the_reference(isa, solver, plan):

@@ -13,7 +13,6 @@ from tests import tolerances as tol
 from tests.cases import DECADES
 from tests.kernels.harness import equal, rand, randn
 from tests.kernels.raw import NATIVE
-from tests.kernels.test_isa import isa  # noqa: F401  (a fixture)
 from tests.kernels.windows import case, compare, fused, output_size, reference, solved
 from uotpool.kernels import library, windows
 
@@ -160,7 +159,7 @@ def test_gradcheck():
             assert gradcheck(lambda X, w, s, q=q: windows.pool(X, w, s, *q[3:]), inputs)
 
 
-def test_in_every_instruction_set(isa):  # noqa: F811
+def test_in_every_instruction_set(isa):
     for name in ("2x2", "2x2, many lanes", "2x2, ceil", "3x3, stride 1, padding 1", "5x5, stride 2, tall"):
         compare(CASES[name])
     p = case((2, 5, 6, 20), (2, 2), K=4)

@@ -6,6 +6,7 @@ in global pooling, those of each output in local pooling.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ Size = int | Sequence[int]
 OutputSize = int | None | Sequence[int | None]
 
 
-class _WindowPool(nn.Module):
+class _WindowPool(nn.Module, ABC):
     """What the layers share; a subclass says which windows there are."""
 
     _axes: int  # spatial dimensions
@@ -58,8 +59,9 @@ class _WindowPool(nn.Module):
             checks.fail("x", "at least one position along each axis", x)
         return batch
 
+    @abstractmethod
     def _windows(self, x: Tensor) -> list[windows.Axis]:
-        raise NotImplementedError
+        """Of each spatial dimension."""
 
     def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
         """(B * windows, C) -> (B, C, *output); a view, so channels are last in memory."""
