@@ -16,6 +16,7 @@ from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import PROTOCOLS
+from uotpool.experiments.report import command as report_command
 from uotpool.experiments.spec import RunSpec
 from uotpool.experiments.store import Store, StoreWriteError
 from uotpool.experiments.table_command import STORE, add_source, read_rows, source
@@ -66,6 +67,7 @@ def add_parsers(commands: Any) -> None:
     several.set_defaults(command_function=_sweep)
 
     table_command.add_parser(commands)
+    report_command.add_parsers(commands)
 
     runs = commands.add_parser("export", help="the runs in the store as CSV, a line each")
     runs.add_argument("task", choices=tuple(TASKS))

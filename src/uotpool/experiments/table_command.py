@@ -128,18 +128,8 @@ def make(args: argparse.Namespace, found: Sequence[Row]) -> Table:
     """The table of these runs."""
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
-    several = args.kind in ("settings", "optimism")
-    settings = _as_stored(args.task, dict(args.set))
-    rows, notes = source(args, found, None if several else canonical(settings))
-    if args.kind == "optimism":
-        rows = same_training(rows, settings)
-    if args.seeds:
-        rows = [row for row in rows if row.spec.seed in args.seeds]
+    rows, notes = chosen(args, found)
     names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
-    if names and args.kind != "comparison":
-        rows = [row for row in rows if row.spec.pooling in names]
-    if not rows:
-        raise ValueError("--seeds, --pooling, --set: expected some of the runs in the store, got none")
     table: Table
     if args.kind == "results":
         table = accuracy_table(rows, args.protocol, args.metric)
@@ -152,9 +142,27 @@ def make(args: argparse.Namespace, found: Sequence[Row]) -> Table:
     elif args.kind == "swap":
         table = swap_table(rows, args.protocol)
     else:
-        table = settings_table(rows, args.protocol, args.metric, fixed=settings, vary=args.vary)
+        fixed = _as_stored(args.task, dict(args.set))
+        table = settings_table(rows, args.protocol, args.metric, fixed=fixed, vary=args.vary)
     table.notes += notes
     return table
+
+
+def chosen(args: argparse.Namespace, found: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """The runs that a table is made of, and what must be said of them."""
+    several = args.kind in ("settings", "optimism")
+    settings = _as_stored(args.task, dict(args.set))
+    rows, notes = source(args, found, None if several else canonical(settings))
+    if args.kind == "optimism":
+        rows = same_training(rows, settings)
+    if args.seeds:
+        rows = [row for row in rows if row.spec.seed in args.seeds]
+    names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
+    if names and args.kind != "comparison":
+        rows = [row for row in rows if row.spec.pooling in names]
+    if not rows:
+        raise ValueError("--seeds, --pooling, --set: expected some of the runs in the store, got none")
+    return rows, notes
 
 
 def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
