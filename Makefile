@@ -8,7 +8,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 .PHONY: demo test test-browser lint studies bench sanitize clean
 
 demo: $(READY)
-	$(BIN)/python examples/digit_bags.py
+	$(BIN)/uotpool demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/browser

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from tests.experiments.helpers import FACTS, alive, children, is_worker, mil_spec, quiet, toy, wait_until
 from uotpool.cli import main
-from uotpool.experiments import commands, mil, progress, sweep, work
+from uotpool.experiments import execution, mil, progress, sweep, work
 from uotpool.experiments.executors import Failed, Finished, Started
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.progress import Display
@@ -277,7 +277,7 @@ def test_a_store_that_cannot_be_written_ends_the_command(tmp_path, capsys, monke
         found._db.execute("PRAGMA query_only = ON")
         return found
 
-    monkeypatch.setattr(commands, "Store", opened)
+    monkeypatch.setattr(execution, "Store", opened)
     path = tmp_path / "runs.sqlite"
     argv = ["run", "mil", "--pooling", "mean", "--folds", "2", "--set", "epochs=1", "--store", path]
     code, out, err = call(capsys, *argv, "--workers", "1")
@@ -563,8 +563,8 @@ def test_workers_and_timeout_reach_those_who_run(tmp_path, capsys, monkeypatch):
         given.append(arguments)
         raise ValueError("enough")
 
-    monkeypatch.setattr(commands, "LocalExecutor", executor)
-    monkeypatch.setattr(commands, "RayExecutor", executor)
+    monkeypatch.setattr(execution, "LocalExecutor", executor)
+    monkeypatch.setattr(execution, "RayExecutor", executor)
     argv = ["run", "mil", "--pooling", "mean", "--folds", "1", "--store", tmp_path / "runs.sqlite"]
     call(capsys, *argv)
     call(capsys, *argv, "--workers", "3", "--timeout", "60")
@@ -629,7 +629,7 @@ def test_runs_that_fail_are_said_and_kept(tmp_path, capsys, monkeypatch):
 )
 def test_wrong_arguments(tmp_path, capsys, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("uotpool.experiments.commands.LocalExecutor", lambda *given: pytest.fail("it started"))
+    monkeypatch.setattr("uotpool.experiments.execution.LocalExecutor", lambda *given: pytest.fail("it started"))
     code, out, err = call(capsys, *argv)
     assert code == 2
     assert message in err

@@ -1,32 +1,24 @@
-"""The commands of the experiments: run, sweep, table, datasets."""
+"""The commands of the experiments."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from uotpool.experiments import arguments, data, export, figures, sweep, table_command, together
-from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
+from uotpool.experiments import arguments, data, demo, export, figures, sweep, table_command
+from uotpool.experiments.execution import add_execution, execute
 from uotpool.experiments.fingerprint import TASKS
-from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.report import command as report_command
-from uotpool.experiments.spec import RunSpec
-from uotpool.experiments.store import Store, StoreWriteError
-from uotpool.experiments.table_command import STORE, add_source, read_rows, source
-from uotpool.experiments.tables import accuracy_table, select
-
-INTERRUPTED = 130
+from uotpool.experiments.table_command import add_source, read_rows, source
 
 
 def add_parsers(commands: Any) -> None:
-    """`run`, `sweep`, `table` and `datasets`."""
+    """All commands that need the extra `experiments`."""
+    demo.add_parser(commands)
+
     run = commands.add_parser("run", help="train and test one or a few poolings on a data set")
     run.add_argument("task", choices=tuple(TASKS))
     run.add_argument(
@@ -57,13 +49,13 @@ def add_parsers(commands: Any) -> None:
     run.add_argument("--arch", default=None, help="of task image: resnet-tiny (default), resnet18, ...")
     run.add_argument("--recipe", default=None, help="of task image: scratch (default) or two-stage")
     run.add_argument("--epochs", type=arguments.positive, default=None, help="the setting of that name")
-    _add_execution(run)
+    add_execution(run)
     run.set_defaults(command_function=_run)
 
     several = commands.add_parser("sweep", help="the runs of a TOML file; a sweep that was stopped goes on")
     several.add_argument("file", type=Path)
     several.add_argument("--dry-run", action="store_true", help="only print what would be run")
-    _add_execution(several)
+    add_execution(several)
     several.set_defaults(command_function=_sweep)
 
     table_command.add_parser(commands)
@@ -91,29 +83,6 @@ def add_parsers(commands: Any) -> None:
     datasets.set_defaults(command_function=_datasets)
 
 
-def _add_execution(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workers",
-        type=arguments.positive,
-        default=None,
-        help="processes; with --ray, runs at a time at most (default: as many as CPUs, here or in the cluster)",
-    )
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        default=None,
-        help="run on a Ray cluster: HOST:PORT, or auto for the one of this machine; local starts one",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=arguments.positive,
-        default=None,
-        metavar="SECONDS",
-        help="a run without a result after this time is stopped and counts as failed (default: none)",
-    )
-    parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
-
-
 def _run(args: argparse.Namespace) -> int:
     module = sweep.task_module(args.task)
     short = {name: getattr(args, name) for name in ("backbone", "arch", "recipe", "epochs")}
@@ -127,61 +96,11 @@ def _run(args: argparse.Namespace) -> int:
         args.folds,
         settings,
     )
-    return _execute(specs, args)
+    return execute(specs, args)
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    return _execute(sweep.read(args.file), args, dry=args.dry_run)
-
-
-def _execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = False) -> int:
-    console = Console(stderr=True)
-    if together.launched() and not dry and not together.join(specs):
-        together.follow()
-        return 0
-    if dry:
-        store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
-    else:
-        store = Store(args.store)
-    plan = sweep.plan(specs, store)
-    console.print(str(plan), highlight=False, soft_wrap=True)
-    if dry:
-        for spec in plan.todo:
-            print(spec)
-        return 0
-    for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
-        sweep.task_module(task).prepare(dataset)
-    outcome = sweep.Outcome()
-    if plan.todo or together.launched():
-        executor: Executor
-        if together.launched():
-            executor = together.FirstExecutor()
-        elif args.ray:
-            executor = RayExecutor(args.ray, args.workers, args.timeout)
-        else:
-            executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
-        try:
-            outcome = sweep.run(plan.todo, store, executor, Display(console))
-        except StoreWriteError as error:
-            console.print(str(error), style="bold red", markup=False, highlight=False, soft_wrap=True)
-            return 1
-        finally:
-            executor.close()
-    _show_results(specs, store)
-    if outcome.failed:
-        console.print(f"{outcome.failed} runs failed; the same command tries them again", style="bold red")
-    if outcome.interrupted:
-        console.print("stopped; the same command goes on from here", style="bold")
-        return INTERRUPTED
-    return 1 if outcome.failed else 0
-
-
-def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
-    wanted = set(specs)
-    for task, settings in dict.fromkeys((spec.task, spec.settings) for spec in specs):
-        rows = [row for row in select(store.rows(), task, settings=settings)[0] if row.spec in wanted]
-        for protocol in dict.fromkeys(row.spec.protocol for row in rows):
-            print(accuracy_table(rows, protocol).render("terminal"))
+    return execute(sweep.read(args.file), args, dry=args.dry_run)
 
 
 def _export(args: argparse.Namespace) -> int:

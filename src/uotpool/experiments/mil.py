@@ -16,7 +16,7 @@ from uotpool import UOTPooling, checks, param_groups, plan_stats
 from uotpool.experiments.data import Bags, entry, load_bags, locate
 from uotpool.experiments.dropout import LEVELS, ReLUDropout
 from uotpool.experiments.metrics import binary_metrics
-from uotpool.experiments.protocols import split
+from uotpool.experiments.protocols import Split, split
 from uotpool.experiments.spec import Options, Report, Result, RunSpec
 from uotpool.experiments.training import part, seed_for
 from uotpool.zoo import ENTRIES, Pooling, build
@@ -131,8 +131,24 @@ class BagClassifier(nn.Module):
         return self.head(self.pool(self.features(X), ptr=ptr)).squeeze(-1)
 
 
-def run(spec: RunSpec, report: Report) -> Result:
-    """One outer fold: train each configuration, choose one and its epoch by the hold-out, test it."""
+@dataclass(frozen=True)
+class Fitted:
+    """The chosen model of one outer fold, with the bags it was trained and is tested on."""
+
+    best: _Trained
+    curves: list[dict[str, Any]]
+    train: Bags
+    test: Bags
+    parts: Split
+    bags: int
+
+    @property
+    def model(self) -> BagClassifier:
+        return self.best.model
+
+
+def fit(spec: RunSpec, report: Report) -> Fitted:
+    """Train each configuration; choose one and its epoch by the hold-out."""
     settings = Settings.of(spec)
     bags = _bags(spec.dataset)
     parts = split(bags.y.numpy(), spec.protocol, spec.fold, spec.seed)
@@ -151,7 +167,14 @@ def run(spec: RunSpec, report: Report) -> Result:
         if best is None or trained.validation_loss < best.validation_loss:
             best = trained
     assert best is not None
-    model = best.model
+    best.model.eval()
+    return Fitted(best, curves, train, test, parts, len(bags))
+
+
+def run(spec: RunSpec, report: Report) -> Result:
+    """One outer fold: fit, and test once."""
+    fitted = fit(spec, report)
+    best, model, test = fitted.best, fitted.model, fitted.test
     details = {
         "configuration": best.config,
         "epoch": best.epoch,
@@ -159,20 +182,19 @@ def run(spec: RunSpec, report: Report) -> Result:
         # At the last epoch, of the validation bags. Under "paper" those are the test fold, and what the
         # accuracy is above this comes from choosing the epoch by it.
         "last_accuracy": (best.curves["validation_accuracy"] or [None])[-1],
-        "diverged": sum(bool(c["diverged"]) for c in curves),
-        "split": parts.packed(len(bags)),
+        "diverged": sum(bool(c["diverged"]) for c in fitted.curves),
+        "split": fitted.parts.packed(fitted.bags),
     }
-    model.eval()
     with torch.no_grad():
         logits = model(test.X, test.ptr)
         uot = _uot(model.pool)
         if uot is not None:
             details |= _diagnostics(uot, model.features(test.X), test.ptr)
     if best.epoch == 0:  # no epoch had a finite loss: nothing was learned but which class is the larger one
-        logits = torch.full_like(logits, 1.0 if train.y.double().mean() > 0.5 else -1.0)
+        logits = torch.full_like(logits, 1.0 if fitted.train.y.double().mean() > 0.5 else -1.0)
     return Result(
-        metrics=binary_metrics(logits, test.y, train.y),
-        epochs=curves,
+        metrics=binary_metrics(logits, test.y, fitted.train.y),
+        epochs=fitted.curves,
         details=details,
         parameters=sum(p.numel() for p in model.parameters()),
     )

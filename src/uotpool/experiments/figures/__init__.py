@@ -26,6 +26,7 @@ FIGURES = {
         "draw",
         "Figure 4: plans of trained models on graphs of MUTAG and IMDB-BINARY",
     ),
+    "bag-plans": ("bag_plans", "draw", "what the plans of trained UOT poolings look at in a bag of digits"),
     "image-plans": (
         "image_plans",
         "draw",

@@ -1,0 +1,62 @@
+"""`uotpool demo`: train a few poolings on embedded real data, and show what came out, in two minutes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from uotpool.experiments import arguments, figures, sweep
+from uotpool.experiments.execution import execute
+from uotpool.experiments.mil import EMBEDDED
+from uotpool.experiments.report import collect, pictures_in, write
+
+POOLINGS = ("mean", "max", "attention", "mixed", *sweep.UOTP)
+FIGURE = "bag-plans"
+INTRODUCTION = (
+    "Is there a 9 in the bag? 160 bags of handwritten digits, 5 folds, seven poolings; learning rate, weight "
+    "decay and epoch of each are chosen by bags held out. Stop it at any time: the same command goes on."
+)
+NEXT = (
+    "uotpool explore: move the weights of the transport problem and watch the plan go from mean to max",
+    "uotpool report: all committed results of the paper's experiments, as a page like this one",
+    "uotpool run graph, uotpool run image: the same on graphs and images",
+    "README.md and docs/: the layer in your own model, in ten lines",
+)
+
+
+def add_parser(commands: Any) -> None:
+    demo = commands.add_parser("demo", help="train on embedded data and show a report, in two minutes")
+    demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
+    demo.add_argument("--epochs", type=arguments.positive, default=50, help="default: %(default)s")
+    demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")
+    demo.add_argument("--output", type=Path, default=Path("out/demo"), help="folder (default: %(default)s)")
+    demo.set_defaults(command_function=_demo)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    console = Console(stderr=True)
+    console.print(INTRODUCTION, highlight=False, soft_wrap=True)
+    settings = {} if args.epochs == 50 else {"epochs": args.epochs}
+    specs = sweep.expand("mil", EMBEDDED, POOLINGS, "fair", args.seeds, settings=settings)
+    store = args.output / "runs.sqlite"
+    status = execute(specs, argparse.Namespace(store=store, workers=args.workers, ray=None, timeout=None))
+    if status:
+        return status
+    console.print("What do the plans look at? Training the UOT poolings once more.", soft_wrap=True)
+    words = figures.draw(FIGURE, args.output, quick=args.epochs < 10)
+    print("\n".join(words[:-2]))
+    report = collect(
+        [store],
+        [picture for picture in pictures_in(args.output) if picture.data],
+        title="uotpool demo: is there a 9 in the bag?",
+    )
+    report.next = list(NEXT)
+    path = write(report, args.output / "report.html")
+    print(f"Report with plans: {path} (open it in a browser)")
+    print("Next:")
+    for line in NEXT:
+        print(f"  {line}")
+    return 0

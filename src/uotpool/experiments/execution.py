@@ -1,0 +1,93 @@
+"""From specs to finished runs at the terminal: progress, the store, the tables of what came out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from uotpool.experiments import arguments, sweep, together
+from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
+from uotpool.experiments.progress import Display
+from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.store import Store, StoreWriteError
+from uotpool.experiments.table_command import STORE
+from uotpool.experiments.tables import accuracy_table, select
+
+INTERRUPTED = 130
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers",
+        type=arguments.positive,
+        default=None,
+        help="processes; with --ray, runs at a time at most (default: as many as CPUs, here or in the cluster)",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default=None,
+        help="run on a Ray cluster: HOST:PORT, or auto for the one of this machine; local starts one",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=arguments.positive,
+        default=None,
+        metavar="SECONDS",
+        help="a run without a result after this time is stopped and counts as failed (default: none)",
+    )
+    parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
+
+
+def execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = False) -> int:
+    console = Console(stderr=True)
+    if together.launched() and not dry and not together.join(specs):
+        together.follow()
+        return 0
+    if dry:
+        store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
+    else:
+        store = Store(args.store)
+    plan = sweep.plan(specs, store)
+    console.print(str(plan), highlight=False, soft_wrap=True)
+    if dry:
+        for spec in plan.todo:
+            print(spec)
+        return 0
+    for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
+        sweep.task_module(task).prepare(dataset)
+    outcome = sweep.Outcome()
+    if plan.todo or together.launched():
+        executor: Executor
+        if together.launched():
+            executor = together.FirstExecutor()
+        elif args.ray:
+            executor = RayExecutor(args.ray, args.workers, args.timeout)
+        else:
+            executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
+        try:
+            outcome = sweep.run(plan.todo, store, executor, Display(console))
+        except StoreWriteError as error:
+            console.print(str(error), style="bold red", markup=False, highlight=False, soft_wrap=True)
+            return 1
+        finally:
+            executor.close()
+    _show_results(specs, store)
+    if outcome.failed:
+        console.print(f"{outcome.failed} runs failed; the same command tries them again", style="bold red")
+    if outcome.interrupted:
+        console.print("stopped; the same command goes on from here", style="bold")
+        return INTERRUPTED
+    return 1 if outcome.failed else 0
+
+
+def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
+    wanted = set(specs)
+    for task, settings in dict.fromkeys((spec.task, spec.settings) for spec in specs):
+        rows = [row for row in select(store.rows(), task, settings=settings)[0] if row.spec in wanted]
+        for protocol in dict.fromkeys(row.spec.protocol for row in rows):
+            print(accuracy_table(rows, protocol).render("terminal"))
