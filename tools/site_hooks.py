@@ -42,8 +42,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn links between files into links between pages, and list the tables of a folder of results."""
     uri = page.file.src_uri
     place = ROOT / (uri if page.file.generated_by else f"docs/{uri}")
-    if uri.startswith("results/") and uri.endswith("/README.md"):
-        markdown += _tables(place)
+    if uri.startswith("results/"):
+        readme = place.with_name("README.md")
+        markdown = markdown + _tables(readme) if place == readme else _headed(markdown, place, readme)
     parts = FENCE.split(markdown)  # code at odd places
     return "".join(part if i % 2 else LINK.sub(_relink(place, uri), part) for i, part in enumerate(parts))
 
@@ -52,6 +53,12 @@ def _tables(readme: Path) -> str:
     others = sorted(path.name for path in readme.parent.glob("*.md") if path != readme)
     lines = "\n".join(f"- [{name.removesuffix('.md')}]({name})" for name in others)
     return f"\n\n## All tables\n\n{lines}\n"
+
+
+def _headed(table: str, place: Path, readme: Path) -> str:
+    """A table has no title of its own."""
+    subject = readme.read_text().partition("\n")[0].removeprefix("# ")
+    return f"# {subject}: {place.stem.replace('_', ' ')}\n\nOf [{subject.lower()}](README.md).\n\n{table}"
 
 
 def _relink(place: Path, uri: str) -> Any:
