@@ -5,13 +5,22 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+<<<<<<< HEAD
 .PHONY: demo test lint studies bench docs sanitize clean
+=======
+.PHONY: demo test test-browser lint studies bench sanitize clean
+>>>>>>> e40e8c9ea234dd45c08408bf3559a0e0bbbfdba5
 
 demo: $(READY)
 	$(BIN)/python examples/digit_bags.py
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/browser
+
+# Pages in a real browser. Where there is none, each test is reported as skipped: not run.
+test-browser: $(READY)
+	sh tests/browser/install.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ FIGURES = {
     "plans": ("plans", "draw", "Figure 2a: plans of mean, max and attention pooling, true and found"),
     "stability": ("stability", "draw", "Figure 2b: mass of the plan over the weights, and where it is NaN"),
     "convergence": ("convergence", "draw", "Figure 3a: objective and duality gap against K"),
+    "ranks": ("ranks", "draw", "mean ranks of all poolings over all data sets, with critical differences"),
     "modules": ("modules", "draw", "Figure 5: accuracy against K, from the committed runs"),
     "dynamics": ("dynamics", "draw", "Figure 3c: plans on MUTAG as training goes on"),
     "rationality": (
