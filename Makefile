@@ -5,11 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-<<<<<<< HEAD
-.PHONY: demo test lint studies bench docs sanitize clean
-=======
-.PHONY: demo test test-browser lint studies bench sanitize clean
->>>>>>> e40e8c9ea234dd45c08408bf3559a0e0bbbfdba5
+.PHONY: demo test test-browser lint studies bench docs sanitize clean
 
 demo: $(READY)
 	$(BIN)/python examples/digit_bags.py

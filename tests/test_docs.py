@@ -58,6 +58,16 @@ def test_links_and_named_files_exist(page):
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize(("begin", "table"), [("- Bags (", "mil/fair.md"), ("- Graphs (", "graph/paper.md")])
+def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
+    rows = re.findall(r"^\| ([\w-]+) \|.*\| ([\d.]+) \|$", (ROOT / "results" / table).read_text(), re.MULTILINE)
+    (advice,) = (s for s in (ROOT / "docs/choosing.md").read_text().splitlines() if s.startswith(begin))
+    quoted = re.findall(r"([a-z][a-z-]+)(?: and ([a-z]+))? (\d+\.\d)[,.]", advice)
+    assert len(quoted) > 7
+    for first, second, rank in quoted:
+        assert {dict(rows)[name] for name in (first, second) if name} == {rank}
+
+
 def test_readme_opens_with_the_two_commands():
     head = (ROOT / "README.md").read_text().splitlines()[:5]
     assert "make demo" in "\n".join(head)
