@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
+from tests.site import build
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
@@ -21,11 +21,7 @@ ELSEWHERE = re.compile(r"(\w+:)?//")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    return folder
+    return build(tmp_path_factory.mktemp("site"))
 
 
 class Resources(HTMLParser):
