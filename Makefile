@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-browser lint studies bench sanitize clean
+.PHONY: demo test test-browser lint studies bench docs sanitize clean
 
 demo: $(READY)
 	$(BIN)/uotpool demo
@@ -28,6 +28,11 @@ studies: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+# Strictly: a link or an anchor that leads nowhere is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The site is in out/site: open out/site/index.html, or with search: $(BIN)/python -m http.server -d out/site"
 
 # The kernel tests with the sanitizers of GCC. Python is built without them, so they are loaded before it, and with them
 # libstdc++, whose exceptions (torch throws some) they must see. Python leaks by itself.

@@ -1,32 +1,71 @@
-"""Every Python block of the README and the docs runs, in order, in one namespace a file."""
+"""Python blocks of the README and the docs run, in order, in one namespace a page; links lead somewhere."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = sorted((ROOT / "results").rglob("*.md"))
+PACKAGES = ("torch_geometric", "sklearn", "matplotlib")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_python_blocks_run(page):
-    if "torch_geometric" in page.read_text():
-        pytest.importorskip("torch_geometric")
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    code = blocks(page)
+    for package in PACKAGES:
+        if any(package in block for block in code):
+            pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)  # some write files
     namespace: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(page), "exec"), namespace)
+    with patch.dict(os.environ), patch.dict(catalogue()):
+        for block in code:
+            exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def catalogue():
+    """Of data sets, to which a page adds one."""
+    try:
+        from uotpool.experiments.data import CATALOG
+    except ModuleNotFoundError:
+        return {}
+    return CATALOG
+
+
+def test_results_have_no_code_to_run():
+    assert not [name(page) for page in RESULTS if blocks(page)]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS, ROOT / "CONTRIBUTING.md"], ids=name)
 def test_links_and_named_files_exist(page):
-    text = page.read_text()
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (page.parent / target).exists(), target
-    for path in re.findall(r"`((?:src|tests|examples|docs)/[\w./-]+)`", text):
+    for path in re.findall(r"`((?:src|tests|examples|docs|tools|bench)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(("begin", "table"), [("- Bags (", "mil/fair.md"), ("- Graphs (", "graph/paper.md")])
+def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
+    rows = re.findall(r"^\| ([\w-]+) \|.*\| ([\d.]+) \|$", (ROOT / "results" / table).read_text(), re.MULTILINE)
+    (advice,) = (s for s in (ROOT / "docs/choosing.md").read_text().splitlines() if s.startswith(begin))
+    quoted = re.findall(r"([a-z][a-z-]+)(?: and ([a-z]+))? (\d+\.\d)[,.]", advice)
+    assert len(quoted) > 7
+    for first, second, rank in quoted:
+        assert {dict(rows)[name] for name in (first, second) if name} == {rank}
 
 
 def test_readme_opens_with_the_two_commands():

@@ -28,4 +28,5 @@ def main() -> None:
         STUDIES[name](args.figures)
 
 
-main()
+if __name__ == "__main__":
+    main()

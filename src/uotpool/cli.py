@@ -66,14 +66,19 @@ def _version(package: str) -> str | None:
         return None
 
 
-def main(argv: list[str] | None = None) -> None:
+def make_parser() -> tuple[argparse.ArgumentParser, str | None]:
+    """The parser of all commands, and the package that the experiments lack, if there is one."""
     parser = argparse.ArgumentParser(prog="uotpool", description=uotpool.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and active implementations")
     command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")
     command.add_argument("--dim", type=int, default=64, help="features of a sample (default: %(default)s)")
     command.add_argument("--hidden", type=int, default=None, help="width of hidden layers (default: dim)")
-    missing = _add_experiments(commands)
+    return parser, _add_experiments(commands)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser, missing = make_parser()
     args = parser.parse_args(argv)
     if args.command in EXPERIMENTS and missing:
         parser.exit(1, f"uotpool {args.command}: needs {missing}: install the extra `experiments`\n")

@@ -98,8 +98,8 @@ def uot_pool(
     r"""Pool each set by its transport plan, :math:`y_d = \sum_n X_{nd}\, P_{nd} / \sum_m P_{md}`.
 
     Args:
-        X, alpha0, alpha1, alpha2, rho, p0, q0, index, ptr, dim_size, mask, solver, K, tol, max_iter,
-            formulation, impl: as in `uot_plan`.
+        X, alpha0, alpha1, alpha2, rho, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+        solver, K, tol, max_iter, formulation, impl: as in `uot_plan`.
         readout: "conditional" is the formula above (the paper's eq. 4). "authors" is D sum_n X P, what the
             authors' runs put out; only with `formulation="paper"`.
 

@@ -1,0 +1,66 @@
+"""The documentation site in a browser: pages fit, formulas are drawn, search finds, no other host is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.site import build
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("mkdocstrings")
+
+PAGES = (
+    *("index", "start/sets", "start/graphs", "start/images", "choosing", "errors", "poolings", "experiments"),
+    *("published-algorithms", "mathematics", "kernels", "api/functions", "api/layers", "api/zoo"),
+    *("results/mil/index", "results/graph/paper"),
+)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        """Nothing: the test says what went wrong."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    folder = build(tmp_path_factory.mktemp("site"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_pages_fit_and_load_nothing_from_elsewhere(address, watched):
+    page = watched.page
+    for name in PAGES:
+        page.goto(f"{address}/{name}.html")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name  # wide parts scroll
+        assert page.locator("h1").count() == 1, name
+    assert watched.errors == []
+    assert all(url.startswith((address, "data:")) for url in watched.requests)
+
+
+def test_formulas_are_drawn(address, watched):
+    page = watched.page
+    page.goto(f"{address}/api/layers.html")
+    formula = page.locator(".formula math").first
+    box = formula.bounding_box()
+    assert box["height"] > 20
+    assert box["width"] > 50
+
+
+def test_search_finds_a_message(address, watched):
+    page = watched.page
+    page.goto(f"{address}/index.html?q=duality+gap")
+    page.wait_for_selector(".md-search-result__item a", state="attached", timeout=20_000)
+    found = page.locator(".md-search-result__item a").evaluate_all("links => links.map(a => a.href)")
+    assert any("mathematics.html" in link or "api/functions.html" in link for link in found)
+    assert watched.errors == []
