@@ -105,7 +105,7 @@ def test_the_message_is_real(title, monkeypatch, capsys, tmp_path):
 
 def test_what_is_said_of_failed_runs():
     source = "".join(
-        (ROOT / "src/uotpool/experiments" / name).read_text() for name in ("executors.py", "commands.py")
+        (ROOT / "src/uotpool/experiments" / name).read_text() for name in ("executors.py", "execution.py")
     )
     for message in (
         "runs failed; the same command tries them again",
