@@ -10,12 +10,11 @@ from typing import TypeVar
 import rich.progress
 from rich.console import Console
 
-from bench.timing import Call, Job, interleaved
+from uotpool.experiments.timing import Call, Job, interleaved
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
-FORWARD, BOTH = "forward", "forward+backward"
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
-from bench.cases import random_edges, samples, show, timed, truth, verify
+from bench.cases import show, truth, verify
 from bench.memory import Probe, measure_all
 from bench.report import COST, Case, Row, cost, machine_facts
-from bench.session import BOTH, FORWARD, Session
-from bench.timing import Call
+from bench.session import Session
+from uotpool.experiments.timing import BOTH, FORWARD, Call, random_edges, samples, timed
 from uotpool.zoo import ENTRIES, Pooling, build
 from uotpool.zoo.uot import UOTP
 
