@@ -101,7 +101,7 @@ def test_printed(quick):
     assert f"implementation {resolve_impl(torch.empty(1, 1, 1), 'sinkhorn')}" in printed
     for expected in ("SetTransformer", "POT numpy", "eager", "padded + mask", "weights (softplus)", "exponent"):
         assert expected in printed
-    for picture in ("growth.png", "zoo.png"):
+    for picture in ("growth.png", "runtime.png"):
         assert (folder / picture).stat().st_size > 10_000
 
 
