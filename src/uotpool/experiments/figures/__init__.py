@@ -18,7 +18,10 @@ FIGURES = {
     "plans": ("plans", "draw", "Figure 2a: plans of mean, max and attention pooling, true and found"),
     "stability": ("stability", "draw", "Figure 2b: mass of the plan over the weights, and where it is NaN"),
     "convergence": ("convergence", "draw", "Figure 3a: objective and duality gap against K"),
+    "runtime": ("runtime", "draw", "Figure 3b: time of a call of every pooling, measured now"),
     "modules": ("modules", "draw", "Figure 5: accuracy against K, from the committed runs"),
+    "priors": ("priors", "draw", "Table 6: accuracy with fixed and learned priors, from the committed runs"),
+    "best-modules": ("best_modules", "draw", "Table 7: the best K of each solver, from the committed runs"),
     "dynamics": ("dynamics", "draw", "Figure 3c: plans on MUTAG as training goes on"),
     "rationality": (
         "rationality",
