@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,12 @@ from uotpool.kernels import library
 from uotpool.zoo import ENTRIES
 
 RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
 
 
 def needs(*datasets: str) -> None:
@@ -66,6 +74,7 @@ def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, mo
         assert first == (tmp_path / "b" / f"{name}.{form}").read_bytes()
         assert len(first) > 10_000
     assert words[-2:] == [str(tmp_path / "a" / f"{name}.{form}") for form in ("png", "svg")]
+    assert plt.get_fignums() == []
 
 
 def test_unknown_figure(tmp_path):

@@ -54,6 +54,8 @@ def draw(name: str, folder: Path, seed: int = 0, quick: bool = False) -> list[st
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib", name=error.name) from error
     mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
     make: Draw = getattr(importlib.import_module(f"uotpool.experiments.figures.{module}"), function)
     figure, words = make(seed, quick)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,4 +65,5 @@ def draw(name: str, folder: Path, seed: int = 0, quick: bool = False) -> list[st
         meta = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
             figure.savefig(path, dpi=150, metadata=meta)
+    plt.close(figure)  # pyplot would keep it
     return [*words, *map(str, paths)]
