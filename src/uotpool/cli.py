@@ -15,7 +15,7 @@ from uotpool.dispatch import SOLVERS, available
 from uotpool.kernels import library
 from uotpool.zoo import ENTRIES, build
 
-EXPERIMENTS = ("run", "sweep", "table", "export", "figure", "datasets")
+EXPERIMENTS = ("run", "sweep", "table", "tables", "report", "export", "figure", "datasets")
 
 
 def info() -> str:

@@ -14,7 +14,6 @@ from sklearn.model_selection import KFold
 import uotpool
 from tests.experiments.helpers import numbers, quiet
 from uotpool.experiments import sweep
-from uotpool.experiments.commands import same_training
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
 from uotpool.experiments.graph import adgcl, supervised, task
@@ -22,6 +21,7 @@ from uotpool.experiments.graph.settings import Settings, make_pool
 from uotpool.experiments.protocols import split
 from uotpool.experiments.spec import Result, RunSpec, canonical
 from uotpool.experiments.store import Row
+from uotpool.experiments.table_command import same_training
 from uotpool.experiments.tables import accuracy_table, optimism_table
 
 FAST = {"epochs": 2}

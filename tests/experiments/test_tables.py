@@ -80,15 +80,31 @@ def test_ties_are_all_best(rows):
 
 def test_published_numbers_beside_ours_under_paper(rows):
     table = accuracy_table(rows, "paper")
-    assert table.head == [OPTIMISTIC_HEAD, "component", "component, published", "mean rank"]
+    names = ["component", "component, published", "component, difference"]
+    assert table.head == [OPTIMISTIC_HEAD, *names, "mean rank"]
     found = cells(table)
     assert found["mean", "component"] == "92.00 ± 1.58"
     assert found["mean", "component, published"] == "93.32 ± 0.99"
     assert found["max", "component, published"] == "93.23 ± 0.76"
     assert found["uotp-sinkhorn", "component, published"] == ""  # theirs is uotp-sinkhorn-paper
     assert found["(majority class)", "component, published"] == ""
+    assert found["mean", "component, difference"] == "-1.32"
+    assert found["uotp-sinkhorn", "component, difference"] == ""
+    assert not table.marks  # it is within two standard deviations
     assert bold(table) == {("max", "component")}
     assert any("optimistic" in note for note in table.notes)
+
+
+def test_a_difference_beyond_chance_is_marked(rows):
+    far = [dataclasses.replace(row, metrics={"accuracy": row.metrics["accuracy"] - 0.1}) for row in rows]
+    table = accuracy_table(far, "paper")
+    assert table.marks == {(0, 3): "below", (1, 3): "below"}
+    assert "-11.32 ▼" in table.render("markdown")
+    assert "-11.32 ▼" in table.render("terminal")
+    assert "-11.32 $\\blacktriangledown$" in table.render("latex")
+    assert ",-11.32," in table.render("csv")
+    single = [row for row in far if row.spec.fold == 0]
+    assert accuracy_table(single, "paper").marks == table.marks
 
 
 def test_a_missing_cell_is_empty(rows):

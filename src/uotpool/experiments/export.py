@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from uotpool.experiments.spec import RunSpec, canonical
-from uotpool.experiments.store import Row
+from uotpool.experiments.store import FACTS, Row
 
 CHOICES = tuple(field.name for field in fields(RunSpec))
 COSTS = ("seconds", "cpu_seconds", "peak_mib", "parameters")
@@ -19,9 +19,9 @@ DIGITS = 7
 
 
 def write(rows: Iterable[Row], file: TextIO) -> None:
-    """Choices, fingerprint and cost of each run, its metrics, and its details as `details.NAME`."""
+    """Choices, fingerprint, cost and origin of each run, its metrics, and its details as `details.NAME`."""
     lines = [_line(row) for row in rows]
-    known = [*CHOICES, "fingerprint", *COSTS]
+    known = [*CHOICES, "fingerprint", *COSTS, *FACTS]
     more = sorted(
         {name for line in lines for name in line} - set(known), key=lambda n: (n.startswith("details."), n)
     )
@@ -38,7 +38,7 @@ def _line(row: Row) -> dict[str, Any]:
         for name, value in row.details.items()
         if name not in LEFT_OUT
     }
-    return row.spec.as_dict() | {"fingerprint": row.fingerprint} | costs | metrics | details
+    return row.spec.as_dict() | {"fingerprint": row.fingerprint} | costs | row.facts | metrics | details
 
 
 def _short(value: Any) -> Any:
@@ -67,7 +67,7 @@ def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
         choices: dict[str, Any] = {name: line[name] for name in CHOICES}
         spec = RunSpec(**choices | {name: int(choices[name]) for name in ("fold", "seed")})
         values = {name: _value(text) for name, text in line.items() if text != "" and name not in CHOICES}
-        known = {"fingerprint", *COSTS}
+        known = {"fingerprint", *COSTS, *FACTS}
         details = {
             name.removeprefix("details."): v for name, v in values.items() if name.startswith("details.")
         }
@@ -80,6 +80,7 @@ def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
             **{name: values.get(name) for name in COSTS},
             metrics={n: v for n, v in values.items() if n not in known and not n.startswith("details.")},
             details=details,
+            facts={name: line[name] for name in FACTS if line.get(name)},
         )
 
 

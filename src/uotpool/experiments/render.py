@@ -18,23 +18,32 @@ LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
     "~": "\\textasciitilde{}",
     "^": "\\textasciicircum{}",
     "±": "$\\pm$",
+    "▲": "$\\blacktriangle$",
+    "▼": "$\\blacktriangledown$",
 }
+MARKS = {"above": "▲", "below": "▼"}
 
 
 @dataclass
 class Table:
-    """Cells as text; `best` marks cells to be set in bold."""
+    """Cells as text; `best` has those to be set in bold, `marks` those that are beyond what chance does."""
 
     title: str
     head: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
     best: set[tuple[int, int]] = field(default_factory=set)
+    marks: dict[tuple[int, int], str] = field(default_factory=dict)  # "above" or "below"
 
     def render(self, form: str) -> str:
         if form not in FORMATS:
             raise ValueError(f"format: expected one of {FORMATS}, got {form!r}")
         return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](self)
+
+    def marked(self, row: int, column: int) -> str:
+        """The cell with its mark."""
+        mark = self.marks.get((row, column))
+        return self.rows[row][column] + (f" {MARKS[mark]}" if mark else "")
 
 
 def _terminal(table: Table) -> str:
@@ -42,7 +51,8 @@ def _terminal(table: Table) -> str:
     for i, name in enumerate(table.head):
         rich.add_column(Text(name), justify="left" if i == 0 else "right", no_wrap=i == 0)
     for r, row in enumerate(table.rows):
-        rich.add_row(*(Text(cell + ("*" if (r, c) in table.best else "")) for c, cell in enumerate(row)))
+        cells = [table.marked(r, c) + ("*" if (r, c) in table.best else "") for c in range(len(row))]
+        rich.add_row(*map(Text, cells))
     text = io.StringIO()
     console = Console(file=text, width=max(100, 18 * len(table.head)), force_terminal=False)
     console.print(rich)
@@ -56,7 +66,7 @@ def _markdown(table: Table) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     body = [
-        line([f"**{cell}**" if (r, c) in table.best else cell for c, cell in enumerate(row)])
+        line([f"**{cell}**" if (r, c) in table.best else table.marked(r, c) for c, cell in enumerate(row)])
         for r, row in enumerate(table.rows)
     ]
     rule = "|---|" + "--:|" * (len(table.head) - 1)
@@ -71,7 +81,8 @@ def _latex(table: Table) -> str:
     lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\toprule"]
     lines += [" & ".join(map(escape, table.head)) + " \\\\", "\\midrule"]
     for r, row in enumerate(table.rows):
-        cells = [f"\\textbf{{{escape(x)}}}" if (r, c) in table.best else escape(x) for c, x in enumerate(row)]
+        texts = [escape(table.marked(r, c)) for c in range(len(row))]
+        cells = [f"\\textbf{{{text}}}" if (r, c) in table.best else text for c, text in enumerate(texts)]
         lines.append(" & ".join(cells) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Row:
     metrics: dict[str, float]
     details: dict[str, Any]
     cpu_seconds: float | None = None
+    facts: dict[str, str] = field(default_factory=dict)  # `FACTS`, those that are known
 
 
 class Store:
@@ -187,17 +188,19 @@ class Store:
         costs = "seconds, cpu_seconds, peak_mib, parameters"
         if not self._steps:  # an old file, opened for reading
             costs = costs.replace("cpu_seconds", "NULL")
-        query = f"SELECT {columns}, {costs}, metrics, details FROM runs WHERE status = ?"
+        query = f"SELECT {columns}, {costs}, metrics, details, {', '.join(FACTS)} FROM runs WHERE status = ?"
         query += "".join(f" AND {name} = ?" for name in where)
         try:
             found = self._db.execute(f"{query} ORDER BY rowid", [status, *where.values()])
         except sqlite3.DatabaseError as wrong:
             raise ValueError(f"store: expected a run store of uotpool, got {self.path}: {wrong}") from wrong
         rows = []
-        for *choices, code, state, attempts, error, wall, cpu, peak, parameters, metrics, details in found:
-            numbers, facts = json.loads(metrics or "{}"), json.loads(details or "{}")
+        for line in found:
+            *choices, code, state, attempts, error, wall, cpu, peak, parameters, metrics, details = line[:-3]
+            numbers, more = json.loads(metrics or "{}"), json.loads(details or "{}")
+            facts = {name: value for name, value in zip(FACTS, line[-3:], strict=True) if value}
             spec, cost = RunSpec(*choices), (wall, peak, parameters)
-            rows.append(Row(spec, code, state, attempts, error, *cost, numbers, facts, cpu))
+            rows.append(Row(spec, code, state, attempts, error, *cost, numbers, more, cpu, facts))
         return rows
 
     def epochs(self, key: str) -> list[dict[str, float]]:

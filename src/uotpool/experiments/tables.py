@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -86,17 +87,19 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
     for name in datasets:
         head.append(name)
         if beside and any((p, name) in paper.TABLE_1 for p in poolings):
-            head.append(f"{name}, published")
+            head += [f"{name}, {what}" for what in ("published", "difference")]
     table = Table(f"{metric}, protocol {protocol}{with_settings(rows)}", [*head, "mean rank"], [])
     for p in poolings:
         cells = [p]
-        for name in head[1:]:
-            dataset, _, published = name.partition(", ")
-            if published:
-                number = paper.TABLE_1.get((p, dataset))
+        for column, name in enumerate(head[1:], 1):
+            dataset, _, what = name.partition(", ")
+            number, sample = paper.TABLE_1.get((p, dataset)), found.get((p, dataset))
+            if what == "published":
                 cells.append(f"{number.mean:.2f} ± {number.std:.2f}" if number else "")
+            elif what == "difference":
+                cells.append(_difference(table, (len(table.rows), column), sample, number))
             else:
-                cells.append(cell(found.get((p, dataset)), metric, most[dataset]))
+                cells.append(cell(sample, metric, most[dataset]))
         table.rows.append([*cells, f"{ranked.mean[p]:.1f}" if p in ranked.mean else ""])
     _mark_best(table, found, poolings, head, sign(metric))
     if metric == "accuracy":
@@ -107,6 +110,11 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
     alone = rows[0].spec.task == "image" or (rows[0].spec.task == "graph" and protocol == "paper")
     over = "seeds" if alone else "folds and seeds"
     table.notes.append(f"mean ± standard deviation over {over}{unit}; runs a cell{brackets}: " + _counts(runs))
+    if any(name.endswith(", difference") for name in head):
+        table.notes.append(
+            "difference: ours less the published one, in points; ▲ ▼ where it is more than two standard "
+            "deviations, of both together (with one run of ours, its own taken as that of the paper)"
+        )
     if ranked.datasets:
         where = ", ".join(ranked.datasets)
         table.notes.append(f"mean rank: on the runs that all poolings have, over {where}")
@@ -114,6 +122,19 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
     if protocol == "paper":
         table.notes.append(optimistic(rows))
     return table
+
+
+def _difference(
+    table: Table, place: tuple[int, int], sample: Sample | None, number: paper.Published | None
+) -> str:
+    """Ours less the published one, marked in the table where chance alone does not explain it."""
+    if sample is None or number is None:
+        return ""
+    points = 100 * sample.mean - number.mean
+    own = 100 * sample.std if len(sample) > 1 else number.std
+    if abs(points) > 2 * math.hypot(own, number.std):
+        table.marks[place] = "above" if points > 0 else "below"
+    return f"{points:+.2f}"
 
 
 def cell(sample: Sample | None, metric: str, most: int = 0) -> str:
@@ -221,16 +242,13 @@ def comparison_table(
         ["against", *datasets, "wins", "ties", "losses"],
         [],
     )
-    outcomes: dict[tuple[str, str], Comparison] = {}
+    found_out = outcomes(found, pooling, sign(metric))
     for other in _ordered(found):
         if other == pooling:
             continue
         cells, verdicts = [], []
         for d in datasets:
-            theirs = found.get((other, d))
-            outcome = compare(found[pooling, d], theirs, better=sign(metric)) if theirs else None
-            if outcome:
-                outcomes[other, d] = outcome
+            outcome = found_out.get((other, d))
             cells.append(f"{scale * outcome.difference:+.2f} ({outcome.p_value:.2f})" if outcome else "")
             verdicts.append(outcome.verdict if outcome else "")
         table.rows.append([other, *cells, *(str(verdicts.count(v)) for v in ("win", "tie", "loss"))])
@@ -238,22 +256,38 @@ def comparison_table(
         "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %, "
         "each test by itself"
     )
-    table.notes.append(_together(outcomes))
+    table.notes.append(_in_words(together(found_out)))
     if protocol == "paper":
         table.notes.append(optimistic(rows))
     return table
 
 
-def _together(outcomes: dict[tuple[str, str], Comparison]) -> str:
-    """What is left of the verdicts when all tests of the table are one family."""
-    adjusted = holm([outcome.p_value for outcome in outcomes.values()])
-    kept = {key: o for (key, o), p in zip(outcomes.items(), adjusted, strict=True) if p < 0.05}
+def outcomes(
+    found: dict[tuple[str, str], Sample], pooling: str, better: int = 1
+) -> dict[tuple[str, str], Comparison]:
+    """The pooling against each other one on each data set, where two runs are common, by (other, data set)."""
+    tests = {}
+    for (other, d), theirs in found.items():
+        ours = found.get((pooling, d))
+        if other != pooling and ours is not None and (test := compare(ours, theirs, better=better)):
+            tests[other, d] = test
+    return tests
+
+
+def together(tests: dict[tuple[str, str], Comparison]) -> dict[tuple[str, str], str]:
+    """The verdicts when all tests are one family: "win" and "loss" where Holm's correction leaves them."""
+    adjusted = holm([test.p_value for test in tests.values()])
+    return {
+        key: test.verdict if p < 0.05 else "tie" for (key, test), p in zip(tests.items(), adjusted, strict=True)
+    }
+
+
+def _in_words(verdicts: dict[tuple[str, str], str]) -> str:
     counts = []
-    for verdict in ("win", "loss"):
-        cases = [f"{other} on {dataset}" for (other, dataset), o in kept.items() if o.verdict == verdict]
-        plural = {"win": "wins", "loss": "losses"}[verdict]
+    for verdict, plural in (("win", "wins"), ("loss", "losses")):
+        cases = [f"{other} on {dataset}" for (other, dataset), v in verdicts.items() if v == verdict]
         counts.append(f"{len(cases)} {plural}" + (f" ({', '.join(cases)})" if cases else ""))
-    n = len(outcomes)
+    n = len(verdicts)
     chance = f"of {n} tests some {n / 20:.0f} come out at 5 % by chance"
     return f"{chance}; after Holm's correction of all of them: {', '.join(counts)}"
 

@@ -19,6 +19,7 @@ FIGURES = {
     "stability": ("stability", "draw", "Figure 2b: mass of the plan over the weights, and where it is NaN"),
     "convergence": ("convergence", "draw", "Figure 3a: objective and duality gap against K"),
     "runtime": ("runtime", "draw", "Figure 3b: time of a call of every pooling, measured now"),
+    "ranks": ("ranks", "draw", "mean ranks of all poolings over all data sets, with critical differences"),
     "modules": ("modules", "draw", "Figure 5: accuracy against K, from the committed runs"),
     "priors": ("priors", "draw", "Table 6: accuracy with fixed and learned priors, from the committed runs"),
     "best-modules": ("best_modules", "draw", "Table 7: the best K of each solver, from the committed runs"),

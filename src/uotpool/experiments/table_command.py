@@ -1,0 +1,194 @@
+"""The command `uotpool table`: its arguments, and the table that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from uotpool.experiments import arguments, export, sweep
+from uotpool.experiments.fingerprint import TASKS
+from uotpool.experiments.protocols import PROTOCOLS
+from uotpool.experiments.render import FORMATS, Table
+from uotpool.experiments.spec import canonical
+from uotpool.experiments.store import Row, Store
+from uotpool.experiments.swaps import swap_table
+from uotpool.experiments.tables import (
+    METRICS,
+    accuracy_table,
+    comparison_table,
+    cost_table,
+    optimism_table,
+    select,
+)
+from uotpool.experiments.variants import settings_table
+
+STORE = Path("out/runs.sqlite")
+
+
+def add_parser(commands: Any) -> None:
+    table = commands.add_parser("table", help="results from the store")
+    _add_choices(table)
+    add_source(table)
+    table.set_defaults(command_function=_table)
+
+
+def _add_choices(table: argparse.ArgumentParser) -> None:
+    table.add_argument("task", choices=tuple(TASKS))
+    table.add_argument(
+        "--kind",
+        choices=("results", "optimism", "comparison", "settings", "cost", "swap"),
+        default="results",
+        help="results; paper's protocol less the fair one; one pooling against all others; the settings of the "
+        "poolings; seconds and parameters; of task image, what a swap in a trained network did",
+    )
+    table.add_argument(
+        "--pooling",
+        type=arguments.names,
+        default=None,
+        help="only these, by commas; of --kind comparison, the first against the others (default: all, and "
+        "uotp-sinkhorn against them)",
+    )
+    table.add_argument(
+        "--vary",
+        type=arguments.names,
+        default=None,
+        metavar="NAME",
+        help="of --kind settings: runs that differ from the default in these alone, such as pool.K",
+    )
+    table.add_argument("--protocol", choices=PROTOCOLS, default="fair", help="default: %(default)s")
+    table.add_argument("--metric", choices=METRICS, default="accuracy", help="default: %(default)s")
+    table.add_argument("--dataset", type=arguments.names, default=None, help="only these, by commas")
+    table.add_argument(
+        "--seeds", type=arguments.seeds, default=None, help="only these: N for 0 to N - 1, or by commas"
+    )
+    table.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
+    table.add_argument(
+        "--set",
+        type=arguments.setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="runs with these settings",
+    )
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stored", action="store_true", help="runs of earlier code too, if not of several versions"
+    )
+    parser.add_argument(
+        "--store", type=Path, default=STORE, help="or a CSV file made by uotpool export (default: %(default)s)"
+    )
+
+
+def read_rows(store: Path) -> list[Row]:
+    """The runs of a store, or of a CSV file."""
+    if not store.exists():
+        raise ValueError(f"store: expected a run store, got {store}, which does not exist")
+    return export.read(store) if _is_csv(store) else Store(store, readonly=True).rows()
+
+
+def _is_csv(store: Path) -> bool:
+    return store.suffix == ".csv"
+
+
+def source(args: argparse.Namespace, found: Sequence[Row], settings: str | None) -> tuple[list[Row], list[str]]:
+    """Those of the runs that are asked for. A CSV file may be of earlier code: it was kept for its numbers."""
+    rows, notes = select(found, args.task, stored=args.stored or _is_csv(args.store), settings=settings)
+    if args.dataset:
+        rows = [row for row in rows if row.spec.dataset in args.dataset]
+    if not rows:
+        there = sorted({row.spec.settings for row in found if row.spec.task == args.task})
+        raise ValueError("; ".join([f"store: no such run in {args.store}", *notes, f"settings there: {there}"]))
+    return rows, notes
+
+
+def _table(args: argparse.Namespace) -> int:
+    sys.stdout.write(make(args, read_rows(args.store)).render(args.format))
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"arguments of a table: {message}")
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """What stands after `uotpool table`; a ValueError if it is wrong."""
+    parser = _Parser(add_help=False)
+    _add_choices(parser)
+    add_source(parser)
+    return parser.parse_args(words)
+
+
+def make(args: argparse.Namespace, found: Sequence[Row]) -> Table:
+    """The table of these runs."""
+    if args.vary and args.kind != "settings":
+        raise ValueError("--vary: expected --kind settings, got another kind")
+    rows, notes = chosen(args, found)
+    names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
+    table: Table
+    if args.kind == "results":
+        table = accuracy_table(rows, args.protocol, args.metric)
+    elif args.kind == "optimism":
+        table = optimism_table(rows, args.metric)
+    elif args.kind == "comparison":
+        table = _comparison(rows, names or ["uotp-sinkhorn"], args)
+    elif args.kind == "cost":
+        table = cost_table(rows, args.protocol)
+    elif args.kind == "swap":
+        table = swap_table(rows, args.protocol)
+    else:
+        fixed = _as_stored(args.task, dict(args.set))
+        table = settings_table(rows, args.protocol, args.metric, fixed=fixed, vary=args.vary)
+    table.notes += notes
+    return table
+
+
+def chosen(args: argparse.Namespace, found: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """The runs that a table is made of, and what must be said of them."""
+    several = args.kind in ("settings", "optimism")
+    settings = _as_stored(args.task, dict(args.set))
+    rows, notes = source(args, found, None if several else canonical(settings))
+    if args.kind == "optimism":
+        rows = same_training(rows, settings)
+    if args.seeds:
+        rows = [row for row in rows if row.spec.seed in args.seeds]
+    names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
+    if names and args.kind != "comparison":
+        rows = [row for row in rows if row.spec.pooling in names]
+    if not rows:
+        raise ValueError("--seeds, --pooling, --set: expected some of the runs in the store, got none")
+    return rows, notes
+
+
+def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Without what is the default anyway; options of a pooling are as they are given."""
+    pool = {name: settings.pop(name) for name in ("pool",) if name in settings}
+    found: dict[str, Any] = sweep.task_module(task).clean_settings("mean", settings)
+    return found | pool
+
+
+# What "paper" does anyway, and "fair" if it is told so.
+IMPLIED: dict[str, dict[str, Any]] = {
+    "mil": {"lr": 5e-4, "weight_decay": 5e-3},
+    "graph": {"transductive": True},
+}
+
+
+def same_training(rows: Sequence[Row], fair: dict[str, Any]) -> list[Row]:
+    """Fair runs with these settings, and runs under "paper" with those of them that it does not have anyway."""
+    implied = IMPLIED.get(rows[0].spec.task, {})
+    plain = {name: value for name, value in fair.items() if implied.get(name) != value}
+    wanted = {"fair": canonical(fair), "paper": canonical(plain)}
+    return [row for row in rows if row.spec.settings == wanted[row.spec.protocol]]
+
+
+def _comparison(rows: Sequence[Row], names: Sequence[str], args: argparse.Namespace) -> Table:
+    """The first against the others that are named, or against all."""
+    if len(names) > 1:
+        rows = [row for row in rows if row.spec.pooling in names]
+    return comparison_table(rows, names[0], args.protocol, args.metric)

@@ -1,0 +1,63 @@
+"""The report in a browser: it opens from a file, tables sort, nothing is loaded, nothing goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from uotpool.experiments.report import collect, pictures_in, write
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory) -> Path:
+    pictures = pictures_in(ROOT / "docs" / "figures")
+    return write(collect([ROOT / "results"], pictures), tmp_path_factory.mktemp("report") / "report.html")
+
+
+def column(page, table: int, place: int) -> list[str]:
+    cells = page.locator("table").nth(table).locator(f"tbody tr > :nth-child({place})")
+    return [text.strip() for text in cells.all_inner_texts()]
+
+
+def test_report_opens_and_sorts(page_file, watched, tmp_path):
+    page = watched.page
+    page.goto(page_file.as_uri())
+    assert page.title() == "uotpool: results"
+    assert page.evaluate(
+        "document.documentElement.scrollWidth <= innerWidth"
+    )  # tables scroll, the page does not
+
+    ranks = [float(text) for text in column(page, 0, 2)]
+    assert ranks == sorted(ranks)
+    head = page.locator("table").nth(0).locator("thead button")
+    head.nth(1).click()
+    assert [float(text) for text in column(page, 0, 2)] == sorted(ranks, reverse=True)
+    head.nth(1).press("Enter")  # by keyboard, the other way round
+    assert [float(text) for text in column(page, 0, 2)] == ranks
+    assert page.locator("table").nth(0).locator("th[aria-sort=ascending]").count() == 1
+    head.nth(0).click()
+    names = column(page, 0, 1)
+    assert names == sorted(names)
+
+    loaded = page.evaluate("Array.from(document.images, i => i.complete && i.naturalWidth > 0)")
+    assert len(loaded) > 5
+    assert all(loaded)
+    picture = tmp_path / "report.png"
+    page.screenshot(path=picture)
+    assert picture.stat().st_size > 20_000
+    assert watched.errors == []
+    assert all(url.startswith(("file:", "data:")) for url in watched.requests)
+
+
+def test_rows_that_compare_to_nothing_stay_last(page_file, watched):
+    page = watched.page
+    page.goto(page_file.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    table = page.locator("table", has_text="(majority class)").first
+    for _ in range(2):
+        table.locator("thead button").nth(1).click()
+        assert table.locator("tbody tr").last.locator("th").inner_text().strip() == "(majority class)"
+    assert watched.errors == []

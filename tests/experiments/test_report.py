@@ -1,0 +1,220 @@
+"""The report page: what it shows, that everything from data is escaped, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.experiments.helpers import FACTS, row, table_of_runs
+from uotpool.cli import main
+from uotpool.experiments import export, listed
+from uotpool.experiments.report import collect, pictures_in, write
+from uotpool.experiments.report.content import Picture
+from uotpool.experiments.report.page import render, sort_key
+from uotpool.experiments.store import Row
+
+RESULTS = Path(__file__).parents[2] / "results"
+EVIL = '<script>alert("x")</script>&\'"'
+
+
+def runs() -> list[Row]:
+    values = {
+        ("mean", "musk1", "fair"): [0.8, 0.7, 0.75, 0.8, 0.7],
+        ("max", "musk1", "fair"): [0.7, 0.7, 0.7, 0.75, 0.7],
+        ("uotp-sinkhorn", "musk1", "fair"): [0.9, 0.7, 0.8, 0.8, 0.9],
+        ("mean", "component", "fair"): [0.8, 0.7, 0.75, 0.8, 0.7],
+        ("max", "component", "fair"): [0.9, 0.9, 0.8, 0.9, 0.9],
+        ("uotp-sinkhorn", "component", "fair"): [0.7, 0.7, 0.6, 0.7, 0.7],
+        ("mean", "component", "paper"): [0.85, 0.75, 0.8, 0.85, 0.75],
+    }
+    return [dataclasses.replace(found, facts=FACTS) for found in table_of_runs(values)]
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    path = tmp_path / "runs.csv"
+    with path.open("w") as file:
+        export.write(runs(), file)
+    return path
+
+
+def test_page_of_a_store(store, tmp_path):
+    page = write(collect([store]), tmp_path / "new" / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    for text in (
+        "uotp-sinkhorn",
+        "component, published",
+        "component, difference",
+        "critical difference",
+        "abc",
+    ):
+        assert text in page
+    assert f"uotpool table mil --store {store} --protocol fair" in page
+    assert "protocol paper less protocol fair" in page
+    assert 'class="below"' in page  # 80.00 where the paper has 93.32
+    assert not list(tmp_path.glob("**/*.part"))
+    assert render(collect([store])) == render(collect([store]))
+
+
+def test_every_command_in_the_page_prints_its_table(store, capsys):
+    page = render(collect([store]))
+    commands = re.findall(r"<pre><code>(uotpool .*?)</code></pre>", page)
+    assert len(commands) >= 4
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            main(html.unescape(command).split()[1:])
+        assert stop.value.code == 0
+        title = capsys.readouterr().out.splitlines()[0].strip()
+        assert html.escape(title, quote=False) in html.unescape(page)
+
+
+def test_everything_from_data_is_escaped(tmp_path):
+    odd = [
+        dataclasses.replace(r, facts=dict.fromkeys(FACTS, '"' + EVIL.replace('"', "'") + '"')) for r in runs()
+    ]
+    odd += [dataclasses.replace(row("mean", EVIL, {"accuracy": 0.5}, fold=i), facts={}) for i in range(2)]
+    odd = [dataclasses.replace(r, facts={**r.facts, "versions": '{"a<b>": "<i>"}'}) for r in odd]
+    path = tmp_path / "<b>.csv"
+    with path.open("w") as file:
+        export.write(odd, file)
+    page = render(collect([path], [Picture(EVIL, EVIL, EVIL)], title=EVIL))
+    rest = page.replace(re.findall(r"<script>.*?</script>", page, re.DOTALL)[-1], "", 1)
+    for raw in ("<script", "<b>.csv", "<i>", 'alert("x")'):
+        assert raw not in rest
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in rest
+
+
+def test_the_page_needs_nothing_else(store):
+    page = render(collect([store], pictures_in(RESULTS.parent / "docs" / "figures")))
+    for link in re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'> ]+)", page):
+        assert link.startswith(("data:", "#")), link
+    assert "default-src 'none'" in page
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_pictures_are_in_the_page_or_their_command_is(tmp_path):
+    shutil.copy(RESULTS.parent / "docs" / "figures" / "dynamics.png", tmp_path)
+    found = {picture.name: picture for picture in pictures_in(tmp_path)}
+    assert found["dynamics"].data is not None
+    assert found["dynamics"].data.startswith("data:image/png;base64,")
+    assert found["plans"].data is None
+    assert found["plans"].command == "uotpool figure plans"
+
+
+@pytest.mark.parametrize(
+    ("cell", "key"),
+    [
+        ("88.09 ± 1.45", "88.09"),
+        ("+0.5 (0.03)", "+0.5"),
+        ("", ""),
+        ("mean", "mean"),
+        ("-3", "-3"),
+        ("1,024 runs", "1024"),
+    ],
+)
+def test_sort_keys(cell, key):
+    assert sort_key(cell) == key
+
+
+def test_the_committed_results(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(RESULTS.parent)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "--output", str(tmp_path / "report.html")])
+    assert stop.value.code == 0
+    assert "report.html" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    assert "No table" not in page
+    for task in ("mil", "graph", "image"):
+        assert f'<section id="{task}">' in page
+    assert "All tasks together" in page
+    assert "unknown" not in page.split('id="origin"')[1]
+
+
+@pytest.mark.parametrize("task", ["mil", "graph", "image"])
+def test_committed_tables_are_those_of_the_runs(task):
+    listing = listed.read(RESULTS / task)
+    for entry in listing.entries:
+        text = (RESULTS / task / f"{entry.name}.md").read_text()
+        assert listing.table(entry).render("markdown") == text, f"run: uotpool tables results/{task}"
+    names = {path.stem for path in (RESULTS / task).glob("*.md")} - {"README"}
+    assert names == {entry.name for entry in listing.entries}
+
+
+def test_tables_are_written(tmp_path, store, capsys):
+    folder = tmp_path / "mil"
+    folder.mkdir()
+    shutil.copy(store, folder / "runs.csv")
+    (folder / "tables.toml").write_text(
+        '[[table]]\nname = "one"\nabout = "It"\narguments = "--dataset musk1"\n'
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["tables", str(folder)])
+    assert stop.value.code == 0
+    assert (folder / "one.csv").read_text().startswith("pooling,musk1,mean rank\n")
+    assert "musk1" in (folder / "one.md").read_text()
+    assert collect([folder]).sections[0].tables[0].entry.about == "It"
+    assert collect([tmp_path]).sections[0].listing.task == "mil"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[table", "not a TOML file"),
+        ("colour = 1", r"expected keys among .* got \['colour'\]"),
+        ("[[table]]\nabout = 'x'", "without {'name'}"),
+        ("[[table]]\nname = 'x'\nabout = 'y'\ncolour = 1", r"got \['colour'\]"),
+    ],
+)
+def test_wrong_list_of_tables(text, message, tmp_path, store):
+    folder = tmp_path / "mil"
+    folder.mkdir()
+    shutil.copy(store, folder / "runs.csv")
+    (folder / "tables.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        listed.read(folder)
+
+
+def test_a_table_that_cannot_be_made_says_why(tmp_path, store):
+    folder = tmp_path / "mil"
+    folder.mkdir()
+    shutil.copy(store, folder / "runs.csv")
+    (folder / "tables.toml").write_text(
+        "[[table]]\nname = 'a'\nabout = 'A'\narguments = '--dataset tiger'\n"
+        "[[table]]\nname = 'b'\nabout = 'B'\narguments = '--colour red'\n"
+    )
+    page = render(collect([folder]))
+    assert "No table: store: no such run" in page
+    assert "unrecognized arguments: --colour red" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report", "nowhere.sqlite"], "got nowhere.sqlite, which does not exist"),
+        (["report", "EMPTY"], "expected a folder with TASK/tables.toml"),
+        (["report", "STORE", "--figures", "nowhere"], "--figures: expected a folder, got nowhere"),
+        (["tables", "EMPTY"], "expected one named as a task"),
+    ],
+)
+def test_wrong_arguments(words, message, tmp_path, store, capsys):
+    (tmp_path / "empty").mkdir()
+    places = {"EMPTY": str(tmp_path / "empty"), "STORE": str(store)}
+    with pytest.raises(SystemExit) as stop:
+        main([places.get(word, word) for word in words])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_store_without_runs_of_present_code_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "none.csv"
+    with path.open("w") as file:
+        export.write([], file)
+    with pytest.raises(ValueError, match=r"expected finished runs, got none in .*none\.csv"):
+        collect([path])
