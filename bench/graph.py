@@ -6,7 +6,6 @@ import torch
 
 from bench.report import COST, Case, Row, cost
 from bench.session import Session
-from bench.timing import Call
 from uotpool.experiments.data import graphs as data
 from uotpool.experiments.data import status
 from uotpool.experiments.data.graphs import Graphs
@@ -16,6 +15,7 @@ from uotpool.experiments.graph.contrast import Contrasted, Trainer, ViewLearner
 from uotpool.experiments.graph.encoder import GIN, WIDTH
 from uotpool.experiments.graph.settings import Settings
 from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.timing import Call
 from uotpool.experiments.work import peak_mib, reset_peak
 
 DATASETS = ("MUTAG", "IMDB-BINARY", "REDDIT-BINARY")

@@ -14,9 +14,10 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 
-from bench.cases import layer, samples, timed, truth, verify
+from bench.cases import layer, truth, verify
 from bench.report import SLOPE, Case, Row, at_most, judge
-from bench.session import BOTH, SOLVERS, Session
+from bench.session import SOLVERS, Session
+from uotpool.experiments.timing import BOTH, samples, timed
 
 BASE = {"B": 32, "N": 32, "D": 64, "K": 4}
 SMALLEST = {"B": 16, "N": 16, "D": 16, "K": 1}

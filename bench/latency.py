@@ -7,11 +7,11 @@ from functools import partial
 
 import torch
 
-from bench.cases import layer, samples, show, timed, truth, verify
+from bench.cases import layer, show, truth, verify
 from bench.report import COST, MICROSECONDS, Case, Row, Target, judge
-from bench.session import BOTH, FORWARD, SOLVERS, Session
-from bench.timing import Call
+from bench.session import SOLVERS, Session
 from uotpool import dispatch, inputs, uot_pool
+from uotpool.experiments.timing import BOTH, FORWARD, Call, samples, timed
 from uotpool.kernels import library
 from uotpool.nn import UOTPooling
 

@@ -9,9 +9,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from bench.cases import Size, only_reference, show
+from bench.cases import only_reference, show
 from bench.report import COST, ROOT, Case, Row, Target, at_most, judge
-from bench.session import BOTH, FORWARD, SOLVERS, Session
+from bench.session import SOLVERS, Session
+from uotpool.experiments.timing import BOTH, FORWARD, Size
 
 FEW, MANY = 4, 32
 NOTE = (

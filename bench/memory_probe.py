@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bench.cases import random_edges
+from uotpool.experiments.timing import random_edges
 from uotpool.zoo import build
 
 STATUS = Path("/proc/self/status")

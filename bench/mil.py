@@ -9,10 +9,10 @@ from torch import Tensor
 
 from bench.report import COST, Case, Row, cost
 from bench.session import Session
-from bench.timing import Call
 from uotpool.experiments.data import Bags, load_bags, status
 from uotpool.experiments.mil import GRID, BagClassifier, Settings, make_model, make_optimizer, train_epoch
 from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.timing import Call
 
 DATASETS = ("digits", "musk2", "component")
 POOLINGS = ("mean", "max", "attention", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q", "uotp-sinkhorn-paper")

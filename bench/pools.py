@@ -16,11 +16,11 @@ from torch_geometric.nn.aggr import (
     SoftmaxAggregation,
 )
 
-from bench.cases import Pool, layer, samples, show, timed, truth, verify
+from bench.cases import layer, show, truth, verify
 from bench.report import Case, Row, Target, at_least, at_most, cost, speedup
-from bench.session import BOTH, FORWARD, SOLVERS, Session
-from bench.timing import Call, fastest
+from bench.session import SOLVERS, Session
 from uotpool import UOTPooling
+from uotpool.experiments.timing import BOTH, FORWARD, Call, Pool, fastest, samples, timed
 
 PLAIN = ("max", "amax", "mean")
 NOTE = (

@@ -14,11 +14,11 @@ import ot
 import torch
 from torch import Tensor
 
-from bench.cases import Size, answer, only_reference, samples, show, timed, verify
+from bench.cases import answer, only_reference, show, verify
 from bench.report import NOTE_END, Case, Row, speedup
-from bench.session import BOTH, FORWARD, Session
-from bench.timing import Call, fastest
+from bench.session import Session
 from uotpool import UOTPooling
+from uotpool.experiments.timing import BOTH, FORWARD, Call, Size, fastest, samples, timed
 
 ALPHA0, ALPHA1, ALPHA2 = 0.7, 0.7, 0.7
 METHODS = {

@@ -10,12 +10,11 @@ from typing import TypeVar
 import rich.progress
 from rich.console import Console
 
-from bench.timing import Call, Job, interleaved
+from uotpool.experiments.timing import Call, Job, interleaved
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
-FORWARD, BOTH = "forward", "forward+backward"
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,17 @@ class Session:
             return ((4, 9, 8),)
         return (50, 500, 100), (128, 12, 64), (32, 20, 32), (256, 49, 512)
 
+    @property
+    def min_sample(self) -> float:
+        """Seconds."""
+        return 2e-4 if self.quick else 5e-3
+
     def measure(self, calls: Mapping[Key, Call], threads: int) -> dict[Key, float]:
         """Seconds of each call, side by side."""
         return self.measure_jobs({key: Job(call, threads) for key, call in calls.items()})
 
     def measure_jobs(self, jobs: Mapping[Key, Job]) -> dict[Key, float]:
-        return interleaved(jobs, self.repeats, 2e-4 if self.quick else 5e-3)
+        return interleaved(jobs, self.repeats, self.min_sample)
 
     def track(self, cases: Iterable[T], name: str) -> Iterable[T]:
         """The cases, with a progress bar on stderr."""

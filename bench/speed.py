@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from bench.cases import Pool, Size, layer, samples, show, timed, truth, verify
+from bench.cases import layer, show, truth, verify
 from bench.report import Case, Row, Target, at_least, speedup
-from bench.session import BOTH, FORWARD, SOLVERS, Session
+from bench.session import SOLVERS, Session
+from uotpool.experiments.timing import BOTH, FORWARD, Pool, Size, samples, timed
 
 TARGETS = {
     (FORWARD, "sinkhorn"): 20,

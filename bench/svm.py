@@ -14,8 +14,8 @@ from sklearn.svm import LinearSVC
 
 from bench.report import Case, Row, speedup
 from bench.session import Session
-from bench.timing import Call
 from uotpool.experiments.graph import svm
+from uotpool.experiments.timing import Call
 
 NOTE = (
     "one evaluation: StandardScaler, C out of 7 by 5-fold cross-validation, a fit, a prediction; scikit-learn "

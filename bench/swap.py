@@ -10,9 +10,9 @@ from torch import nn
 
 from bench.report import COST, Case, Row, cost
 from bench.session import Session
-from bench.timing import Call
 from uotpool import replace_global_pool
 from uotpool.experiments.image import models
+from uotpool.experiments.timing import Call
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 BASELINE = "average pool"

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.cases import WrongAnswerError, samples, show
+from bench.cases import WrongAnswerError, show
 from bench.report import Case, Row, Target, at_most, cost
-from bench.session import BOTH, FORWARD, Session
-from bench.timing import Call
+from bench.session import Session
 from uotpool import uot_pool
+from uotpool.experiments.timing import BOTH, FORWARD, Call, samples
 from uotpool.kernels import library, windows
 
 # (B, C, H, W), kernel, stride, padding

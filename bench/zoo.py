@@ -1,12 +1,12 @@
 """Every pooling of uotpool.zoo at 50 sets of 500 samples with 100 features: the paper's Figure 3b, with memory.
 
-Draws zoo.png, and writes the table of docs/poolings.md.
+Draws runtime.png, as `uotpool figure runtime` does, and writes the table of docs/poolings.md.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib as mpl
 
@@ -15,62 +15,57 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
-from bench.cases import random_edges, samples, show, timed, truth, verify
+from bench.cases import show, truth, verify
 from bench.memory import Probe, measure_all
 from bench.report import COST, Case, Row, cost, machine_facts
-from bench.session import BOTH, FORWARD, Session
-from bench.timing import Call
-from uotpool.zoo import ENTRIES, Pooling, build
+from bench.session import Session
+from uotpool.experiments.figures import runtime
+from uotpool.experiments.figures.runtime import BASELINE, THREADS, Candidate
+from uotpool.experiments.timing import BOTH, FORWARD, samples
+from uotpool.zoo import ENTRIES
 from uotpool.zoo.uot import UOTP
 
-BASELINE, REFERENCE = "mean", " (plain torch)"
 SIZE_OF_X = "size of X"
 NOTE = (
     "dense X, hidden = dim, K = 4, one thread; edges: 4 a node, at random, for those that need them. "
-    "(plain torch): the exact algorithm without the fused kernel, impl='reference'"
+    "(eager): the exact algorithm without the fused kernel, impl='reference'"
 )
 MEMORY_NOTE = "extra: what forward + backward adds to the resident memory of a fresh process at its peak"
 BEGIN, END = "<!-- made by: python -m bench zoo -->", "<!-- end -->"
 
 
 class Costs(NamedTuple):
-    pool: Pooling
     seconds: dict[str, float]  # by mode
     extra: float  # bytes
 
 
 def run(session: Session) -> list[Row]:
-    size = (4, 9, 8) if session.quick else (50, 500, 100)
-    threads = 1
-    torch.set_num_threads(threads)
+    size = runtime.SMALL if session.quick else runtime.SIZE
+    torch.set_num_threads(THREADS)
     X = samples(size)
-    layout = {"edge_index": random_edges(size)}
-    names = [*ENTRIES, *(name + REFERENCE for name, entry in ENTRIES.items() if _exact_uot(name))]
-    pools = {name: _build(name, size[2]) for name in names}
-    for name, pool in pools.items():
-        if isinstance(pool, UOTP) and _exact_uot(name):
+    pools = runtime.built(runtime.candidates(ENTRIES), size[2])
+    for one, pool in pools.items():
+        if isinstance(pool, UOTP) and one.impl is not None:
             verify(pool.uot, truth(pool.uot, X), X)
-    seconds: dict[str, dict[str, float]] = {name: {} for name in names}
-    for mode in session.track((FORWARD, BOTH), "zoo"):
-        calls: dict[str, Call] = {name: timed(pool, mode, X, **layout) for name, pool in pools.items()}
-        for name, value in session.measure(calls, threads).items():
-            seconds[name][mode] = value
-    probes = [Probe(size, *_name_and_options(name), BOTH) for name in (names[:2] if session.quick else names)]
-    extra = dict(zip(names, measure_all(session, probes, threads), strict=False))
+    seconds = runtime.measure(pools, size, session.repeats, session.min_sample, runtime.progress)
+    probed = list(pools)[:2] if session.quick else list(pools)
+    probes = [Probe(size, one.name, one.options, BOTH) for one in probed]
+    extra = dict(zip(probed, measure_all(session, probes, THREADS), strict=True))
 
     rows = []
-    for name in names:
+    base = seconds[Candidate(BASELINE)]
+    for one in pools:
         for mode in (FORWARD, BOTH):
-            case = Case("zoo", show(size), name, mode, threads)
-            rows.append(cost(case, name, BASELINE, seconds[name][mode], seconds[BASELINE][mode], None, NOTE))
-    for name, used in extra.items():
-        case = Case("zoo", show(size), name, BOTH, threads)
+            case = Case("zoo", show(size), one.label, mode, THREADS)
+            rows.append(cost(case, one.label, BASELINE, seconds[one][mode], base[mode], None, NOTE))
+    for one, used in extra.items():
+        case = Case("zoo", show(size), one.label, BOTH, THREADS)
         size_of_x = 4.0 * X.numel()
         mib = (used / 2**20, size_of_x / 2**20)
         rows.append(
             Row(
                 *case,
-                f"{name}, memory",
+                f"{one.label}, memory",
                 SIZE_OF_X,
                 None,
                 None,
@@ -82,40 +77,27 @@ def run(session: Session) -> list[Row]:
                 *mib,
             )
         )
-    costs = {name: Costs(pools[name], seconds[name], extra.get(name, 0.0)) for name in names}
     session.figures.mkdir(parents=True, exist_ok=True)
-    draw(session.figures / "zoo.png", costs, show(size))
+    figure = runtime.picture(seconds, size)
+    figure.savefig(session.figures / "runtime.png", dpi=150, metadata={"Software": None})
+    plt.close(figure)
     page = session.figures.parent / "poolings.md"
     if not session.quick and page.exists():
+        costs = {one: Costs(seconds[one], extra[one]) for one in pools}
         rewrite(page, table(costs, X, session.repeats))
     return rows
 
 
-def _exact_uot(name: str) -> bool:
-    return name.startswith("uotp-") and not name.endswith("-paper")
-
-
-def _name_and_options(name: str) -> tuple[str, dict[str, Any]]:
-    plain = name.removesuffix(REFERENCE)
-    return plain, {} if plain == name else {"impl": "reference"}
-
-
-def _build(name: str, dim: int) -> Pooling:
-    torch.manual_seed(1)
-    plain, options = _name_and_options(name)
-    return build(plain, dim, **options)
-
-
-def table(costs: dict[str, Costs], X: torch.Tensor, repeats: int) -> str:
+def table(costs: dict[Candidate, Costs], X: torch.Tensor, repeats: int) -> str:
     """The poolings by their forward time, in Markdown."""
-    base = costs[BASELINE].seconds
+    base = costs[Candidate(BASELINE)].seconds
     lines = [
         "| name | forward, ms | x mean | forward + backward, ms | x mean | extra memory, MiB | x X |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for name, (_, seconds, extra) in sorted(costs.items(), key=lambda item: item[1].seconds[FORWARD]):
+    for one, (seconds, extra) in sorted(costs.items(), key=lambda item: item[1].seconds[FORWARD]):
         first, both = seconds[FORWARD], seconds[BOTH]
-        cells = [f"`{name.removesuffix(REFERENCE)}`" + (REFERENCE if name.endswith(REFERENCE) else "")]
+        cells = [f"`{one.name}`{one.label.removeprefix(one.name)}"]
         cells += [_plain(1e3 * first), _plain(first / base[FORWARD]), _plain(1e3 * both)]
         cells += [_plain(both / base[BOTH]), f"{extra / 2**20:.0f}", f"{extra / (4 * X.numel()):.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -136,31 +118,3 @@ def rewrite(page: Path, text: str) -> None:
     if not mark:
         raise SystemExit(f"bench: {page} has no place for the table ({BEGIN} ... {END})")
     page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{mark}{after}")
-
-
-def draw(path: Path, costs: dict[str, Costs], size: str) -> None:
-    """Times, slowest at the top."""
-    names = sorted(costs, key=lambda name: costs[name].seconds[FORWARD])
-    fig, ax = plt.subplots(figsize=(7.2, 9.2), layout="constrained")
-    for y, name in enumerate(names):
-        ours = name.startswith("uotp-")
-        colour = "#D55E00" if ours else "#0072B2"
-        forward, both = (1e3 * costs[name].seconds[mode] for mode in (FORWARD, BOTH))
-        ax.plot([forward, both], [y, y], color=colour, linewidth=1.2, alpha=0.5)
-        ax.plot(forward, y, "o", color=colour, markersize=5, label="forward" if y == 0 else None)
-        ax.plot(
-            both, y, "o", color=colour, markerfacecolor="white", label="forward + backward" if y == 0 else None
-        )
-    ax.set_yticks(range(len(names)), names, fontsize=8)
-    for label in ax.get_yticklabels():
-        if label.get_text().startswith("uotp-"):
-            label.set_color("#D55E00")
-            label.set_fontweight("bold")
-    ax.set_xscale("log")
-    ax.set_xlabel("time of one call (ms), 1 thread, float32")
-    ax.set_title(f"{size} (sets x samples x features)", fontsize=10)
-    ax.grid(True, axis="x", color="0.9")
-    ax.margins(y=0.01)
-    ax.legend(loc="lower right", frameon=False)
-    fig.savefig(path, dpi=110)
-    plt.close(fig)

@@ -20,12 +20,12 @@ pytest.importorskip("ot")
 pytest.importorskip("rich")
 pytest.importorskip("torch_geometric")
 
-from bench.cases import WrongAnswerError, layer, samples, truth, verify
+from bench.cases import WrongAnswerError, layer, truth, verify
 from bench.growth import Sweep
 from bench.report import at_least, at_most, judge
-from bench.timing import Job, fastest, interleaved
 from uotpool import resolve_impl
 from uotpool.experiments.data import status
+from uotpool.experiments.timing import Job, fastest, interleaved, samples
 
 ROOT = Path(__file__).parent.parent
 NAMES = (
@@ -101,7 +101,7 @@ def test_printed(quick):
     assert f"implementation {resolve_impl(torch.empty(1, 1, 1), 'sinkhorn')}" in printed
     for expected in ("SetTransformer", "POT numpy", "eager", "padded + mask", "weights (softplus)", "exponent"):
         assert expected in printed
-    for picture in ("growth.png", "zoo.png"):
+    for picture in ("growth.png", "runtime.png"):
         assert (folder / picture).stat().st_size > 10_000
 
 

@@ -61,7 +61,7 @@ def settings_table(
         found = values[pooling, text]
         against = _verdicts(found, values.get((pooling, "{}")), metric) if text != "{}" else ""
         shown = [cell(found.get(dataset), metric) if _any(found, dataset) else "" for dataset in datasets]
-        table.rows.append([pooling, _written(json.loads(text)) or "default", *shown, against])
+        table.rows.append([pooling, written(json.loads(text)) or "default", *shown, against])
     _mark_best(table, order, values, datasets, sign(metric))
     _add_notes(table, values, datasets, fixed, metric)
     if protocol == "paper":
@@ -87,7 +87,7 @@ def _by_variant(
     }
 
 
-def _written(settings: Flat) -> str:
+def written(settings: Flat) -> str:
     return ", ".join(f"{n}={v:g}" if type(v) in (int, float) else f"{n}={v}" for n, v in settings.items())
 
 
@@ -136,4 +136,4 @@ def _add_notes(
         "(corrected paired t-test, 5 %, each test by itself)"
     )
     if fixed:
-        table.notes.append("all runs with " + _written(flat(fixed)))
+        table.notes.append("all runs with " + written(flat(fixed)))

@@ -18,8 +18,11 @@ FIGURES = {
     "plans": ("plans", "draw", "Figure 2a: plans of mean, max and attention pooling, true and found"),
     "stability": ("stability", "draw", "Figure 2b: mass of the plan over the weights, and where it is NaN"),
     "convergence": ("convergence", "draw", "Figure 3a: objective and duality gap against K"),
+    "runtime": ("runtime", "draw", "Figure 3b: time of a call of every pooling, measured now"),
     "ranks": ("ranks", "draw", "mean ranks of all poolings over all data sets, with critical differences"),
     "modules": ("modules", "draw", "Figure 5: accuracy against K, from the committed runs"),
+    "priors": ("priors", "draw", "Table 6: accuracy with fixed and learned priors, from the committed runs"),
+    "best-modules": ("best_modules", "draw", "Table 7: the best K of each solver, from the committed runs"),
     "dynamics": ("dynamics", "draw", "Figure 3c: plans on MUTAG as training goes on"),
     "rationality": (
         "rationality",
@@ -53,6 +56,8 @@ def draw(name: str, folder: Path, seed: int = 0, quick: bool = False) -> list[st
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib", name=error.name) from error
     mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
     make: Draw = getattr(importlib.import_module(f"uotpool.experiments.figures.{module}"), function)
     figure, words = make(seed, quick)
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,4 +67,5 @@ def draw(name: str, folder: Path, seed: int = 0, quick: bool = False) -> list[st
         meta = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
             figure.savefig(path, dpi=150, metadata=meta)
+    plt.close(figure)  # pyplot would keep it
     return [*words, *map(str, paths)]

@@ -33,7 +33,7 @@ MODULES = tuple(2**e for e in range(9))
 Weights = tuple[float, float, float]
 # alpha0 = 1, where the published Sinkhorn is right; a smaller one; and large weights of the marginals.
 WEIGHTS: tuple[Weights, ...] = ((1.0, 1.0, 1.0), (0.1, 1.0, 1.0), (0.1, 10.0, 10.0))
-LEAST, MOST = 1e-16, 1e5  # what is drawn for less; the top
+LEAST, MOST = 1e-16, 1e5  # what is drawn for less, as axes say; the top
 MEASURES = ("objective minus optimum", "duality gap")
 
 
@@ -60,7 +60,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     sets, n, d = (2, 30, 10) if quick else (SETS, N, D)
     modules = MODULES[:5] if quick else MODULES
     X = problem(sets, n, d, seeded(seed)).X
-    size: dict[str, Any] = {"figsize": (11, 6.4), "layout": "constrained", "sharex": True, "sharey": True}
+    size: dict[str, Any] = {"figsize": (10, 5.8), "layout": "constrained", "sharex": True, "sharey": True}
     figure, axes = plt.subplots(len(MEASURES), len(WEIGHTS), **size)
     words = []
     for column, weights in enumerate(WEIGHTS):
@@ -78,7 +78,9 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
         axes[-1, column].set_xlabel("modules K")
         words += [f"alpha = {alphas}: " + _in_words(curves, f, modules) for f in FORMULATIONS]
     for line, measure in zip(axes, MEASURES, strict=True):
-        line[0].set_ylabel(f"{measure},\nmedian of {sets} sets {n} x {d}")
+        line[0].set_ylabel(
+            f"{measure}\n(median of {sets} sets {n} x {d};\nless than {short(LEAST, 0)} drawn there)"
+        )
         for ax in line:
             ax.set_xscale("log", base=2)
             ax.set_yscale("log")
@@ -135,7 +137,7 @@ def _line(ax: Axes, modules: tuple[int, ...], values: list[float], solver: str, 
         ax.text(
             modules[i],
             MOST / 3,
-            "diverged (no point: 0 or infinite)",
+            f"{LABELS[solver]}, {formulation}: no plan\n(0 or not finite)",
             color=COLOURS[solver],
             fontsize=8,
             va="top",

@@ -61,8 +61,8 @@ def _figure(pictures: dict[int, np.ndarray], divergence: np.ndarray, support: np
     figure.colorbar(image, ax=axes, label="plan, 1 = uniform", pad=0.01)
     half = len(pictures) // 2
     for place, values, label in (
-        (grid[1, :half], divergence, "divergence from uniform, nats"),
-        (grid[1, half:], 100 * support, f"share that holds {100 * HELD:.0f} %, %"),
+        (grid[1, :half], divergence, "divergence from\nuniform, nats"),
+        (grid[1, half:], 100 * support, f"entries that hold\n{100 * HELD:.0f} % of the mass, %"),
     ):
         ax = figure.add_subplot(place)
         ax.plot(np.arange(len(values)), values, color="#0072B2", marker="o", markersize=3)

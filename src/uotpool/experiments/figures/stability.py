@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from uotpool import uot_plan
@@ -39,7 +40,7 @@ def masses(X: Tensor, solver: str, formulation: str, decades: tuple[float, ...] 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     X = problem(1, N, D, seeded(seed + FIRST)).X.to(torch.float32)
     decades = DECADES[::3] if quick else DECADES
-    size: dict[str, Any] = {"figsize": (9.5, 6.6), "layout": "constrained", "sharex": True, "sharey": True}
+    size: dict[str, Any] = {"figsize": (9.5, 7.0), "layout": "constrained", "sharex": True, "sharey": True}
     figure, axes = plt.subplots(len(FORMULATIONS), len(SOLVERS), **size)
     words = []
     for line, formulation in zip(axes, FORMULATIONS, strict=True):
@@ -50,7 +51,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
             broken, wrong, empty = (int(c.sum()) for c in (np.isnan(off), off > OFF, mass == 0))
             worst = short(float(np.nanmax(off)))
             ax.set_title(
-                f"{LABELS[solver]}, {formulation}\nNaN or inf: {broken}, off: {wrong}, worst {worst}",
+                f"{LABELS[solver]}, {formulation}\nNaN: {broken}, off: {wrong}, largest {worst}",
                 fontsize=9,
             )
             words.append(
@@ -60,8 +61,15 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
         line[0].set_ylabel(r"$\alpha_1 = \alpha_2$")
     for ax in axes[-1]:
         ax.set_xlabel(r"$\alpha_0$")
-    label = f"|mass of the plan - 1|, float32, K = {K} (off: > {OFF:g})\ncross: NaN or infinity; dot: mass 0"
-    figure.colorbar(image, ax=axes, label=label, shrink=0.8, extend="both")
+    figure.colorbar(image, ax=axes, label="|mass of the plan - 1|", shrink=0.8, extend="both")
+    marks = [
+        Line2D(
+            [], [], marker="x", color="black", linestyle="", markersize=5, label="NaN or infinity in the plan"
+        ),
+        Line2D([], [], marker=".", color="black", linestyle="", markersize=7, label="mass 0"),
+        Line2D([], [], linestyle="", label=f"off: |mass - 1| > {OFF:g}; float32, K = {K}"),
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     return figure, words
 
 

@@ -1,4 +1,4 @@
-"""Times of several calls side by side: taken in turns, the least of some repeats counts."""
+"""Times of several calls side by side: taken in turns, the least of some repeats counts. And the calls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor, nn
 
 Call = Callable[[], object]
+Pool = Callable[..., Tensor]  # a module or a function: X and how it is laid out -> pooled
+Report = Callable[[int, int], None]  # (repeats done, repeats in all)
+Size = tuple[int, int, int]  # sets, samples, features
 Key = TypeVar("Key", bound=Hashable)
+FORWARD, BOTH = "forward", "forward+backward"
 
 
 class Job(NamedTuple):
@@ -22,7 +27,9 @@ class Job(NamedTuple):
     threads: int
 
 
-def interleaved(jobs: Mapping[Key, Job], repeats: int, min_sample: float) -> dict[Key, float]:
+def interleaved(
+    jobs: Mapping[Key, Job], repeats: int, min_sample: float, report: Report | None = None
+) -> dict[Key, float]:
     """Seconds a call takes, the minimum over `repeats` samples that last `min_sample` seconds or more each.
 
     Noise only ever adds time, so the minimum is the figure that repeats. Every repeat takes a sample of each
@@ -38,6 +45,8 @@ def interleaved(jobs: Mapping[Key, Job], repeats: int, min_sample: float) -> dic
             start = repeat % len(order)
             for key in order[start:] + order[:start]:
                 best[key] = min(best[key], _sample(jobs[key], loops[key]) / loops[key])
+            if report is not None:
+                report(repeat + 1, repeats)
     torch.set_num_threads(threads)
     return best
 
@@ -85,3 +94,45 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def samples(size: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Standard normal, what a normalised network puts out."""
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def random_edges(size: Size, seed: int = 4) -> Tensor:
+    """(2, 4 B N): four edges to each node, from any node of its set; rows of X.flatten(0, 1)."""
+    B, N, _ = size
+    g = torch.Generator().manual_seed(seed)
+    ends = torch.randint(N, (B, 4 * N), generator=g) + N * torch.arange(B)[:, None]
+    starts = torch.arange(B * N).reshape(B, N).repeat_interleave(4, dim=1)
+    return torch.stack([ends.flatten(), starts.flatten()])
+
+
+def timed(pool: Pool, mode: str, X: Tensor, **layout: Any) -> Call:
+    """The call of a mode: forward without a graph, or forward and backward by X and all parameters."""
+    if mode == FORWARD:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return pool(X, **layout)
+
+        return forward
+    assert mode == BOTH
+    leaf = X.detach().requires_grad_()
+    wanted = [leaf, *(pool.parameters() if isinstance(pool, nn.Module) else ())]
+    with torch.no_grad():
+        shape = pool(leaf, **layout).shape
+    dout = samples(tuple(shape), seed=2)
+
+    def both() -> object:
+        # Not .backward(): that would add to the last round's gradients, a pass over memory of its own.
+        y = pool(leaf, **layout)
+        outputs, douts = [y], [dout]
+        loss = getattr(pool, "aux_loss", 0.0)
+        if isinstance(loss, Tensor):  # trained with it, so it is part of the cost
+            outputs, douts = [y, loss], [dout, torch.ones_like(loss)]
+        return torch.autograd.grad(outputs, wanted, douts, allow_unused=True)
+
+    return both
