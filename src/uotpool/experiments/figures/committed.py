@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 
 from uotpool.experiments import export
 from uotpool.experiments.figures.problems import COLOURS, FORMULATIONS, MARKERS, SOLVERS
+from uotpool.experiments.listed import FOLDER, RUNS
 from uotpool.experiments.statistics import Sample, common, samples
 from uotpool.experiments.store import Row
 from uotpool.experiments.variants import Flat, flat, written
 
-FOLDER = "UOTPOOL_RESULTS"  # environment variable: where TASK/runs.csv is; default: ./results
 TASKS = ("mil", "graph")
 # Name in the zoo: solver, formulation.
 POOLINGS = {f"uotp-{s}{'-paper' * (f == 'paper')}": (s, f) for f in FORMULATIONS for s in SOLVERS}
@@ -62,7 +62,7 @@ class Panel(NamedTuple):
 def committed() -> list[Row]:
     """The runs of all tasks that have a file."""
     folder = Path(os.environ.get(FOLDER, "results"))
-    paths = [folder / task / "runs.csv" for task in TASKS]
+    paths = [folder / task / RUNS for task in TASKS]
     there = [path for path in paths if path.is_file()]
     if not there:
         raise FileNotFoundError(

@@ -165,11 +165,15 @@ def _ranks(title: str, ranking: Ranking | None) -> Ranks | None:
     import matplotlib as mpl  # noqa: PLC0415
 
     mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
     from uotpool.experiments.figures import ranks  # noqa: PLC0415 matplotlib, which tables do not need
 
     picture = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
-        ranks.diagram(ranking).savefig(picture, format="svg", metadata={"Date": None})
+        figure = ranks.diagram(ranking)
+        figure.savefig(picture, format="svg", metadata={"Date": None})
+        plt.close(figure)
     caption = f"Mean ranks. {title}. Thick bars join poolings that Nemenyi's test does not tell apart"
     drawn = Picture("ranks", caption, "uotpool figure ranks", data_uri(picture.getvalue(), ".svg"))
     return Ranks(title, ranks.in_words(ranking), drawn, rank_table(ranking))
