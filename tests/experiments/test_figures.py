@@ -58,6 +58,8 @@ def needs(*datasets: str) -> None:
         ("modules", []),
         ("priors", []),
         ("best-modules", []),
+        ("ranks", []),
+        ("bag-plans", []),
         ("dynamics", ["MUTAG"]),
         ("rationality", ["MUTAG", "IMDB-BINARY"]),
         ("image-plans", []),

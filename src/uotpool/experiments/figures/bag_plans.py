@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -28,9 +29,9 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     first = next(iter(fitted.values()))
     positive = [b for b in range(len(first.test)) if first.test.y[b]]
     chosen = max(positive, key=lambda b: int(first.test.sizes[b]))  # the first of the largest
-    images = digits.members()[first.parts.test[chosen]]
+    members = [digits.members()[bag] for bag in first.parts.test]
+    images, targets = members[chosen], _targets(members[chosen])
     data = load_digits()
-    targets = [i for i, image in enumerate(images) if data.target[image] == digits.TARGET]
 
     size: dict[str, Any] = {"figsize": (2.6 + 0.5 * len(images), 8.6), "layout": "constrained", "sharex": True}
     figure, axes = plt.subplots(1 + len(fitted), 1, height_ratios=[1.1, *[3.2] * len(fitted)], **size)
@@ -38,18 +39,21 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     axes[0].set_title(f"A test bag of {len(images)} digits; framed: each {digits.TARGET}", fontsize=10)
     words, heats = [], []
     for ax, (solver, found) in zip(axes[1:], fitted.items(), strict=True):
-        share, chance, divergence = _plan(found, chosen)
+        shares, chances, divergence = _plans(found)
+        share, chance = shares[chosen], chances[chosen]
         vote = found.model.head.weight[0].detach()
         order = vote.abs().argsort(descending=True)[:SHOWN]
         order = order[vote[order].argsort()]
         heats.append(ax.imshow(share[:, order].T.numpy(), cmap="viridis", aspect="auto", origin="lower"))
         _votes(ax, int((vote[order] < 0).sum()), len(order))
         ax.set_title(f"{LABELS[solver]}: probability of a {digits.TARGET} is {chance:.2f}", fontsize=10)
-        voting = share[:, vote > 0]
+        voting = [_share_of_targets(shares[b][:, vote > 0], members[b]) for b in (chosen, *positive)]
+        uniform = statistics.mean(len(_targets(members[b])) / len(members[b]) for b in positive)
         words.append(
-            f"{LABELS[solver]}: the {digits.TARGET}s are {len(targets)} of {len(images)} samples and get "
-            f"{float(voting[targets].sum() / voting.sum()):.0%} of the mass of the features that vote for one; "
-            f"probability {chance:.2f}; divergence from mean pooling {divergence:.2f} nats on the test bags"
+            f"{LABELS[solver]}: in features that vote for a {digits.TARGET}, the {digits.TARGET}s have "
+            f"{voting[0]:.0%} of the mass in this bag ({len(targets)} of {len(images)} samples), and "
+            f"{statistics.mean(voting[1:]):.0%} on average over {len(positive)} positive test bags "
+            f"(mean pooling: {uniform:.0%}); plans are {divergence:.2f} nats from uniform"
         )
     most = max(float(heat.get_array().max()) for heat in heats)
     for heat in heats:
@@ -77,15 +81,25 @@ def _fit(solver: str, seed: int, quick: bool) -> mil.Fitted:
 
 
 @torch.no_grad()
-def _plan(found: mil.Fitted, bag: int) -> tuple[Tensor, float, float]:
-    """p(n|d) of a test bag, the probability that the model gives it, and the divergence on all test bags."""
+def _plans(found: mil.Fitted) -> tuple[list[Tensor], list[float], float]:
+    """p(n|d) and the probability of a 9 for each test bag, and the mean divergence from uniform."""
     uot = found.model.pool.uot
     assert isinstance(uot, UOTPooling)
     test = found.test
     P = uot.plan(found.model.features(test.X), ptr=test.ptr)
-    own = P[test.ptr[bag] : test.ptr[bag + 1]]
-    chance = found.model(test.X, test.ptr)[bag].sigmoid()
-    return own / own.sum(0), float(chance), float(plan_stats(P, ptr=test.ptr).divergence.mean())
+    shares = [own / own.sum(0) for own in P.split(test.sizes.tolist())]
+    chances = found.model(test.X, test.ptr).sigmoid().tolist()
+    return shares, chances, float(plan_stats(P, ptr=test.ptr).divergence.mean())
+
+
+def _targets(images: list[int]) -> list[int]:
+    """Places of the 9s in a bag."""
+    return [i for i, image in enumerate(images) if load_digits().target[image] == digits.TARGET]
+
+
+def _share_of_targets(share: Tensor, images: list[int]) -> float:
+    """How much of the mass of some features is on the 9s."""
+    return float(share[_targets(images)].sum() / share.sum())
 
 
 def _strip(ax: Axes, images: Tensor) -> None:
