@@ -15,9 +15,9 @@ from uotpool.experiments.report import collect, pictures_in, write
 
 POOLINGS = ("mean", "max", "attention", "mixed", *sweep.UOTP)
 FIGURE = "bag-plans"
-INTRODUCTION = (
+QUESTION = (
     "Is there a 9 in the bag? 160 bags of handwritten digits, 5 folds, seven poolings; learning rate, weight "
-    "decay and epoch of each are chosen by bags held out. Stop it at any time: the same command goes on."
+    "decay and epoch of each are chosen by bags held out."
 )
 NEXT = (
     "uotpool explore: move the weights of the transport problem and watch the plan go from mean to max",
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 def _demo(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
-    console.print(INTRODUCTION, highlight=False, soft_wrap=True)
+    console.print(f"{QUESTION} Stop it at any time: the same command goes on.", highlight=False, soft_wrap=True)
     settings = {} if args.epochs == 50 else {"epochs": args.epochs}
     specs = sweep.expand("mil", EMBEDDED, POOLINGS, "fair", args.seeds, settings=settings)
     store = args.output / "runs.sqlite"
@@ -47,12 +47,13 @@ def _demo(args: argparse.Namespace) -> int:
         return status
     console.print("What do the plans look at? Training the UOT poolings once more.", soft_wrap=True)
     words = figures.draw(FIGURE, args.output, quick=args.epochs < 10)
-    print("\n".join(words[:-2]))
+    print("\n".join(words[:-2]), "", sep="\n")
     report = collect(
         [store],
         [picture for picture in pictures_in(args.output) if picture.data],
         title="uotpool demo: is there a 9 in the bag?",
     )
+    report.first = [QUESTION, *words[:-2], *report.first]
     report.next = list(NEXT)
     path = write(report, args.output / "report.html")
     print(f"Report with plans: {path} (open it in a browser)")

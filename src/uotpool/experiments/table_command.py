@@ -102,6 +102,7 @@ def source(args: argparse.Namespace, found: Sequence[Row], settings: str | None)
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:
         there = sorted({row.spec.settings for row in found if row.spec.task == args.task})
+        notes = [f"{note} (--stored takes them too)" for note in notes if not args.stored]
         raise ValueError("; ".join([f"store: no such run in {args.store}", *notes, f"settings there: {there}"]))
     return rows, notes
 
