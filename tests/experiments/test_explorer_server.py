@@ -137,14 +137,11 @@ def test_without_dash_the_command_says_what_to_install(blocked):
 @pytest.mark.skipif(sys.platform == "win32", reason="NOT RUN: has other signals")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_the_command_says_where_warns_and_ends_by_ctrl_c(host):
-    command = [sys.executable, "-m", "uotpool", "explore", "--no-browser", "--port", "0", "--host", host]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # where tests run in the background
-    )
+    # Where tests run in the background, a new process ignores Ctrl-C.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    argv = ["explore", "--no-browser", "--port", "0", "--host", host]
+    command = [sys.executable, "-c", f"{heed}; from uotpool.cli import main; main({argv})"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line.startswith(f"uotpool explore: http://{host}:")
     number = line.split(":")[3].partition("/")[0]
