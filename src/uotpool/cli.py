@@ -15,7 +15,7 @@ from uotpool.dispatch import SOLVERS, available
 from uotpool.kernels import library
 from uotpool.zoo import ENTRIES, build
 
-EXPERIMENTS = ("demo", "run", "sweep", "table", "tables", "report", "export", "figure", "datasets")
+EXPERIMENTS = ("demo", "run", "sweep", "table", "tables", "report", "export", "figure", "datasets", "explore")
 
 
 def info() -> str:
@@ -81,7 +81,10 @@ def main(argv: list[str] | None = None) -> None:
     parser, missing = make_parser()
     args = parser.parse_args(argv)
     if args.command in EXPERIMENTS and missing:
-        parser.exit(1, f"uotpool {args.command}: needs {missing}: install the extra `experiments`\n")
+        how = (
+            "pip install 'uotpool[explore]'" if args.command == "explore" else "install the extra `experiments`"
+        )
+        parser.exit(1, f"uotpool {args.command}: needs {missing}: {how}\n")
     try:
         if args.command == "info":
             print(info())
@@ -105,7 +108,10 @@ def _add_experiments(commands: Any) -> str | None:
         if (error.name or "uotpool").startswith("uotpool"):
             raise
         for name in EXPERIMENTS:
-            command = commands.add_parser(name, help="needs the extra `experiments`")
+            # No prefix: options are taken as they are, whatever they may be.
+            command = commands.add_parser(
+                name, help="needs the extra `experiments`", prefix_chars="\0", add_help=False
+            )
             command.add_argument("rest", nargs=argparse.REMAINDER)
         return error.name
     add_parsers(commands)

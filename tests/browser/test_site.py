@@ -16,7 +16,7 @@ pytest.importorskip("mkdocstrings")
 
 PAGES = (
     *("index", "start/sets", "start/graphs", "start/images", "choosing", "errors", "poolings", "experiments"),
-    *("published-algorithms", "mathematics", "kernels", "api/functions", "api/layers", "api/zoo"),
+    *("published-algorithms", "mathematics", "kernels", "api/functions", "api/layers", "api/zoo", "explorer"),
     *("results/mil/index", "results/graph/paper"),
 )
 

@@ -17,7 +17,6 @@ from uotpool.experiments.data import status
 from uotpool.experiments.figures import (
     best_modules,
     committed,
-    convergence,
     modules,
     plans,
     priors,
@@ -27,6 +26,7 @@ from uotpool.experiments.figures import (
 )
 from uotpool.experiments.figures.dynamics import share_that_holds
 from uotpool.experiments.figures.problems import power, problem, seeded, short
+from uotpool.experiments.objective import objective
 from uotpool.experiments.spec import RunSpec
 from uotpool.experiments.statistics import Sample
 from uotpool.experiments.store import Row
@@ -107,15 +107,18 @@ def test_masses_over_the_weights():
 
 
 @pytest.mark.parametrize(("solver", "regularizer"), [("sinkhorn", "entropic"), ("badmm-q", "quadratic")])
-def test_objective_is_least_at_the_optimum_and_within_the_gap(solver, regularizer):
-    X = problem(2, 8, 5, seeded(0)).X
+@pytest.mark.parametrize("priors", [False, True])
+def test_objective_is_least_at_the_optimum_and_within_the_gap(solver, regularizer, priors):
+    X, p0, q0 = problem(2, 8, 5, seeded(0))
     weights = (0.5, 1.0, 2.0)
-    best = convergence.objective(X, uot_plan(X, *weights, solver=solver, K="converged"), weights, regularizer)
+    given = {"p0": p0, "q0": q0} if priors else {}
+    P = uot_plan(X, *weights, **given, solver=solver, K="converged")
+    best = objective(X, P, weights, regularizer, **given)
     for seed in range(5):
         P = problem(2, 8, 5, seeded(seed)).X
         P = P / P.sum((1, 2), keepdim=True)
-        above = convergence.objective(X, P, weights, regularizer) - best
-        gap = duality_gap(X, P, *weights, regularizer=regularizer)
+        above = objective(X, P, weights, regularizer, **given) - best
+        gap = duality_gap(X, P, *weights, **given, regularizer=regularizer)
         assert (above > 0).all()
         assert (above <= gap).all()
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import arguments, data, demo, export, figures, sweep, table_command
+from uotpool.experiments import arguments, data, demo, explorer, export, figures, sweep, table_command
 from uotpool.experiments.execution import add_execution, execute
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
@@ -81,6 +81,8 @@ def add_parsers(commands: Any) -> None:
 
     datasets = commands.add_parser("datasets", help="known data sets, which are here, their statistics")
     datasets.set_defaults(command_function=_datasets)
+
+    explorer.add_parser(commands)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -26,11 +26,11 @@ from uotpool.experiments.figures.problems import (
     seeded,
     short,
 )
+from uotpool.experiments.objective import Weights, objective
 
 N, D = 500, 100  # the paper's; it has 50 sets
 SETS = 3
 MODULES = tuple(2**e for e in range(9))
-Weights = tuple[float, float, float]
 # alpha0 = 1, where the published Sinkhorn is right; a smaller one; and large weights of the marginals.
 WEIGHTS: tuple[Weights, ...] = ((1.0, 1.0, 1.0), (0.1, 1.0, 1.0), (0.1, 10.0, 10.0))
 LEAST, MOST = 1e-16, 1e5  # what is drawn for less, as axes say; the top
@@ -43,16 +43,6 @@ class Curve:
 
     objective: list[float] = field(default_factory=list)
     gap: list[float] = field(default_factory=list)
-
-
-def objective(X: Tensor, P: Tensor, weights: Weights, regularizer: str) -> Tensor:
-    """The value of the problem with uniform priors at plans of mass 1, (B,)."""
-    alpha0, alpha1, alpha2 = weights
-    _, n, d = X.shape
-    p, q = P.sum(1), P.sum(2)
-    smooth = P.square() if regularizer == "quadratic" else torch.special.xlogy(P, P) - P
-    kl_p, kl_q = torch.special.xlogy(p, d * p).sum(1), torch.special.xlogy(q, n * q).sum(1)
-    return (alpha0 * smooth - X * P).sum((1, 2)) + alpha1 * kl_p + alpha2 * kl_q
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
