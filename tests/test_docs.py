@@ -68,6 +68,31 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
         assert {dict(rows)[name] for name in (first, second) if name} == {rank}
 
 
+def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
+    from uotpool.experiments import listed
+
+    monkeypatch.chdir(ROOT)
+    listings = listed.committed()
+    ranking = listed.overall(listings)
+    accuracy = {key: sample for listing in listings for key, sample in listing.found().items()}
+    table = re.search(
+        r"^\| pooling \| mean rank.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].split("\n") if line]
+    assert head[1] == f"mean rank of {len(ranking.poolings)} over {len(ranking.datasets)} data sets"
+    assert len(rows) >= 8
+    for pooling, mean, interval, behind, *cells in rows:
+        i = ranking.poolings.index(pooling)
+        low, high = ranking.interval()[i]
+        points = 100 * ranking.behind[:, i].mean()
+        assert [mean, interval, behind] == [
+            f"{ranking.mean[i]:.1f}",
+            f"{low:.1f} to {high:.1f}",
+            f"{points:.1f}",
+        ]
+        assert cells == [f"{100 * accuracy[pooling, dataset].mean:.1f}" for dataset in head[4:]]
+
+
 def test_readme_opens_with_the_two_commands():
     head = (ROOT / "README.md").read_text().splitlines()[:5]
     assert "make demo" in "\n".join(head)
