@@ -70,6 +70,7 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
 
 def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
     from uotpool.experiments import listed
+    from uotpool.experiments.sweep import UOTP
 
     monkeypatch.chdir(ROOT)
     listings = listed.committed()
@@ -91,6 +92,14 @@ def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
             f"{points:.1f}",
         ]
         assert cells == [f"{100 * accuracy[pooling, dataset].mean:.1f}" for dataset in head[4:]]
+    exact = [i for i, pooling in enumerate(ranking.poolings) if pooling in UOTP]
+    words = [f"{ranking.mean[i]:.1f}" for i in exact] + [
+        "{:.1f} to {:.1f}".format(*ranking.interval()[i]) for i in exact
+    ]
+    (claim,) = (
+        line for line in (ROOT / "docs/paper.md").read_text().splitlines() if "uotpool figure ranks" in line
+    )
+    assert re.findall(r"\d+\.\d(?: to \d+\.\d)?", claim) == [*words, f"{ranking.mean[0]:.1f}"]
 
 
 def test_readme_opens_with_the_two_commands():
