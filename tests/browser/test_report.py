@@ -33,11 +33,14 @@ def test_report_opens_and_sorts(page_file, watched, tmp_path):
     ranks = [float(text) for text in column(page, 0, 2)]
     assert ranks == sorted(ranks)
     head = page.locator("table").nth(0).locator("thead button")
-    head.nth(1).click()
-    assert [float(text) for text in column(page, 0, 2)] == sorted(ranks, reverse=True)
-    head.nth(1).press("Enter")  # by keyboard, the other way round
+    head.nth(3).click()  # the upper end of the interval: numbers, the largest first
+    highs = [float(text) for text in column(page, 0, 4)]
+    assert highs == sorted(highs, reverse=True)
+    head.nth(1).click()  # ranks: the best first
     assert [float(text) for text in column(page, 0, 2)] == ranks
-    assert page.locator("table").nth(0).locator("th[aria-sort=ascending]").count() == 1
+    head.nth(1).press("Enter")  # by keyboard, the other way round
+    assert [float(text) for text in column(page, 0, 2)] == sorted(ranks, reverse=True)
+    assert page.locator("table").nth(0).locator("th[aria-sort=descending]").count() == 1
     head.nth(0).click()
     names = column(page, 0, 1)
     assert names == sorted(names)

@@ -17,7 +17,7 @@ from uotpool.experiments.store import Store
 
 def run(*words: str) -> int:
     with pytest.raises(SystemExit) as stop:
-        main(["demo", "--epochs", "1", "--workers", "2", *words])
+        main(["demo", "--quick", "--workers", "2", *words])
     assert isinstance(stop.value.code, int)
     return stop.value.code
 

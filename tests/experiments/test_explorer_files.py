@@ -48,6 +48,8 @@ BAD = {
     "structured": (npy(np.zeros((2, 2), dtype=[("a", "f8"), ("b", "i4")])), "entries of type"),
     "structured with objects": (claims((2, 2), "[('a', '|O')]"), "pickled Python objects"),
     "subarrays": (claims((2, 2), "('<f8', (2,))"), "cannot be read|entries of type|shape"),
+    "a type that is nothing": (claims((2, 2), "()"), "cannot be read"),
+    "a type of one": (claims((2, 2), "('f8',)"), "cannot be read"),
     "complex": (npy(np.zeros((2, 2), dtype=complex)), "entries of type complex128"),
     "bool": (npy(np.zeros((2, 2), dtype=bool)), "entries of type bool"),
     "strings": (npy(np.full((2, 2), "<b>x</b>")), "entries of type"),

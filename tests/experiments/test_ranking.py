@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,6 +13,12 @@ from scipy import stats
 from uotpool.experiments.figures import ranks as figure
 from uotpool.experiments.ranking import Ranking, ranking
 from uotpool.experiments.statistics import Sample
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
 
 
 def samples(table: dict[str, list[float]]):
@@ -35,14 +43,14 @@ def test_less_is_better_for_a_loss():
     np.testing.assert_allclose(found.behind, [[0, 0.4]])
 
 
-def test_only_poolings_that_are_everywhere_and_only_common_runs():
-    table = samples({"a": [0.5, 0.6], "b": [0.6, 0.5], "c": [0.9]})
-    table["a", "d0"] = Sample({(0, 0): 0.5, (1, 0): 1.0})  # b has no seed 1
+def test_only_data_sets_that_all_have_and_only_common_runs():
+    table = samples({"a": [0.5, 0.6, 0.1], "b": [0.6, 0.5, 0.2], "c": [0.6, 0.9]})
+    table["a", "d0"] = Sample({(0, 0): 0.5, (1, 0): 1.0})  # the others have no seed 1
     found = ranking(table)
     assert found is not None
-    assert set(found.poolings) == {"a", "b"}
-    assert found.mean.tolist() == [1.5, 1.5]
-    assert ranking(samples({"a": [0.5]})) is None
+    assert found.datasets == ["d0", "d1"]
+    assert dict(zip(found.poolings, found.mean, strict=True)) == {"a": 2.5, "b": 2.25, "c": 1.25}
+    assert ranking({("a", "x"): Sample({(0, 0): 0.9}), ("b", "y"): Sample({(0, 0): 0.8})}) is None
     assert ranking({}) is None
     apart = {("a", "d"): Sample({(0, 0): 0.5}), ("b", "d"): Sample({(1, 0): 0.5})}
     assert ranking(apart) is None
@@ -85,6 +93,11 @@ def test_groups_join_what_is_not_told_apart():
     assert two.groups() == [(0, 3)]
 
 
+def test_places_share_ties():
+    ranks = np.array([[1.0, 2.5, 2.5, 4.0]])
+    assert Ranking(list("abcd"), ["d"], ranks, np.zeros((1, 4))).places() == ["1", "2-3", "2-3", "4"]
+
+
 def test_friedman():
     ranks = np.tile(np.arange(1.0, 5), (6, 1))
     assert Ranking(list("abcd"), ["d"] * 6, ranks, np.zeros((6, 4))).friedman() < 0.01
@@ -118,4 +131,16 @@ def test_diagram_and_words():
         "best of each data set"
     )
     assert "critical difference" in words[-1]
+    assert figure.in_words(found, ["gem"])[0].endswith("; not on all of them, so left out: gem")
     assert [figure.kind(p) for p in found.poolings] == ["other", "exact", "other", "published"]
+
+
+def test_names_from_data_are_drawn_as_they_are():
+    odd = ["$\\bad$", "é" * 80, "mean"]
+    found = ranking(samples({name: [0.1 * i, 0.2 * i] for i, name in enumerate(odd)}))
+    assert found is not None
+    drawn = figure.diagram(found)
+    drawn.draw_without_rendering()
+    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert any(label.startswith("$\\bad$") for label in labels)
+    assert max(map(len, labels)) < 45

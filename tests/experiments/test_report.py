@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import html
 import re
+import shlex
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,13 @@ import pytest
 from tests.experiments.helpers import FACTS, row, table_of_runs
 from uotpool.cli import main
 from uotpool.experiments import export, listed
+from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.report import collect, pictures_in, write
-from uotpool.experiments.report.content import Picture
+from uotpool.experiments.report.content import Picture, missing
 from uotpool.experiments.report.page import render, sort_key
-from uotpool.experiments.store import Row
+from uotpool.experiments.spec import Result
+from uotpool.experiments.store import Row, Store
+from uotpool.experiments.tables import select
 
 RESULTS = Path(__file__).parents[2] / "results"
 EVIL = '<script>alert("x")</script>&\'"'
@@ -54,7 +60,7 @@ def test_page_of_a_store(store, tmp_path):
         "abc",
     ):
         assert text in page
-    assert f"uotpool table mil --store {store} --protocol fair" in page
+    assert f"uotpool table mil --store={store} --protocol fair" in page
     assert "protocol paper less protocol fair" in page
     assert 'class="below"' in page  # 80.00 where the paper has 93.32
     assert not list(tmp_path.glob("**/*.part"))
@@ -67,7 +73,7 @@ def test_every_command_in_the_page_prints_its_table(store, capsys):
     assert len(commands) >= 4
     for command in commands:
         with pytest.raises(SystemExit) as stop:
-            main(html.unescape(command).split()[1:])
+            main(shlex.split(html.unescape(command))[1:])
         assert stop.value.code == 0
         title = capsys.readouterr().out.splitlines()[0].strip()
         assert html.escape(title, quote=False) in html.unescape(page)
@@ -167,7 +173,10 @@ def test_tables_are_written(tmp_path, store, capsys):
     [
         ("[[table", "not a TOML file"),
         ("colour = 1", r"expected keys among .* got \['colour'\]"),
-        ("[[table]]\nabout = 'x'", "without {'name'}"),
+        ("[[table]]\nabout = 'x'", "expected a text for name, got none"),
+        ("[[table]]\nname = '../x'\nabout = 'y'", r"expected names of letters, digits, _ and -, got '\.\./x'"),
+        ("ranking = 5", "expected a text for ranking, got 5"),
+        ("table = 'x'", r"expected every table as \[\[table\]\], got 'x'"),
         ("[[table]]\nname = 'x'\nabout = 'y'\ncolour = 1", r"got \['colour'\]"),
     ],
 )
@@ -185,10 +194,12 @@ def test_a_table_that_cannot_be_made_says_why(tmp_path, store):
     folder.mkdir()
     shutil.copy(store, folder / "runs.csv")
     (folder / "tables.toml").write_text(
-        "[[table]]\nname = 'a'\nabout = 'A'\narguments = '--dataset tiger'\n"
+        "ranking = '--dataset tiger'\n[[table]]\nname = 'a'\nabout = 'A'\narguments = '--dataset tiger'\n"
         "[[table]]\nname = 'b'\nabout = 'B'\narguments = '--colour red'\n"
     )
-    page = render(collect([folder]))
+    report = collect([folder])
+    assert len(missing(report)) == 2
+    page = render(report)
     assert "No table: store: no such run" in page
     assert "unrecognized arguments: --colour red" in page
 
@@ -199,6 +210,7 @@ def test_a_table_that_cannot_be_made_says_why(tmp_path, store):
         (["report", "nowhere.sqlite"], "got nowhere.sqlite, which does not exist"),
         (["report", "EMPTY"], "expected a folder with TASK/tables.toml"),
         (["report", "STORE", "--figures", "nowhere"], "--figures: expected a folder, got nowhere"),
+        (["report", "STORE", "--output", "EMPTY"], "--output: expected a file, got the folder"),
         (["tables", "EMPTY"], "expected one named as a task"),
     ],
 )
@@ -211,10 +223,76 @@ def test_wrong_arguments(words, message, tmp_path, store, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_store_without_runs_of_present_code_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "none.csv"
-    with path.open("w") as file:
-        export.write([], file)
-    with pytest.raises(ValueError, match=r"expected finished runs, got none in .*none\.csv"):
+def test_a_store_without_runs_of_present_code_says_so(tmp_path):
+    path = tmp_path / "a#b?c 100%25.sqlite"  # what would mean something in an address
+    with closing(Store(path)) as store:
+        for found in runs():
+            store.save(found.spec, "old", Result(found.metrics), FACTS)
+    with pytest.raises(
+        ValueError, match=r"runs, by the present code \(--stored takes others too\), got none in "
+    ):
         collect([path])
+    assert "35 runs" in render(collect([path], stored=True))
+    with closing(Store(path)) as store:
+        spec = runs()[0].spec
+        store.save(spec, fingerprint("mil", spec.pooling), Result({"accuracy": 0.5}), FACTS)
+    assert "1 run, 1 pooling, 1 data set, 1 seed." in render(collect([path]))
+
+
+def test_a_pooling_that_is_gone_is_of_other_code():
+    gone = row("no-such-pooling", "musk1", {"accuracy": 0.5})
+    assert select([gone], "mil") == ([], ["1 runs of other versions of the code are left out"])
+
+
+def test_one_task_in_two_sources_is_refused(store, tmp_path):
+    shutil.copy(store, tmp_path / "again.csv")
+    with pytest.raises(ValueError, match="expected each task in one source, got mil, mil"):
+        collect([store, tmp_path / "again.csv"])
+
+
+def test_figures_of_the_committed_runs_are_not_shown_beside_others(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(RESULTS.parent)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(store), "--output", str(tmp_path / "own.html")])
+    assert stop.value.code == 0
+    page = (tmp_path / "own.html").read_text()
+    assert "data:image/png" not in page
+    assert "uotpool figure" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("--kind comparison", 2),
+        ("--kind comparison --pooling uotp-sinkhorn,mean", 1),
+        ("--kind comparison --pooling uotp", 0),  # no other UOT pooling was run
+        ("--kind comparison --pooling mean", 0),
+        ("", 0),
+    ],
+)
+def test_tests_are_counted_as_the_table_has_them(words, count, store):
+    (listing,) = listed.by_default(store, export.read(store))
+    entry = listed.Entry("x", "x", ("--dataset", "musk1", *words.split()))
+    assert listing.verdicts(entry).total() == count
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("accuracy", "nan", "accuracy: expected a finite number, got "),
+        ("accuracy", "high", "accuracy: expected a finite number, got 'high'"),
+        ("versions", "[1]", "versions: expected a JSON object"),
+        ("versions", "x", "versions: expected a JSON object"),
+        ("machine", "x" * 200_000, "field larger than"),
+    ],
+)
+def test_a_broken_file_of_runs_is_refused_with_its_line(column, value, message, store):
+    with store.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    lines[3][column] = value
+    with store.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    with pytest.raises(ValueError, match=rf"line \d+: not a run: .*{re.escape(message)}"):
+        export.read(store)

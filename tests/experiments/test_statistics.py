@@ -1,4 +1,4 @@
-"""Means, ranks, tests, and the metrics below them."""
+"""Means, tests, and the metrics below them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats
 
 from tests.experiments.helpers import row
 from uotpool.experiments.metrics import binary_metrics
-from uotpool.experiments.statistics import Comparison, Ranks, Sample, compare, holm, ranks, samples
+from uotpool.experiments.statistics import Comparison, Sample, compare, holm, outcomes, samples, together
 
 # ---------------------------------------------------------------------------------------------------------
 # metrics
@@ -39,7 +39,7 @@ def test_metrics_of_no_opinion():
 
 
 # ---------------------------------------------------------------------------------------------------------
-# samples and ranks
+# samples
 
 
 def sample(*values: float) -> Sample:
@@ -65,25 +65,6 @@ def test_samples_are_by_pooling_and_data_set():
     found = samples(rows, "auc")
     assert set(found) == {("mean", "musk1"), ("max", "musk1"), ("mean", "fox")}
     assert found["mean", "musk1"].values == {(1, 2): 0.6, (0, 2): 0.9}
-
-
-def test_ranks_share_ties_and_take_common_data_sets():
-    found = {
-        ("a", "x"): sample(0.9),
-        ("b", "x"): sample(0.8),
-        ("c", "x"): sample(0.8),
-        ("a", "y"): sample(0.1),
-        ("b", "y"): sample(0.2),
-        ("c", "y"): sample(0.3),
-        ("a", "z"): sample(0.0),  # not all have z
-        ("b", "z"): sample(1.0),
-    }
-    assert ranks(found) == Ranks({"a": (1 + 3) / 2, "b": (2.5 + 2) / 2, "c": (2.5 + 1) / 2}, ["x", "y"])
-
-
-def test_ranks_without_a_common_data_set():
-    assert ranks({("a", "x"): sample(0.9), ("b", "y"): sample(0.8)}) == Ranks({}, [])
-    assert ranks({}) == Ranks({}, [])
 
 
 def test_holm_by_hand():
@@ -173,3 +154,19 @@ def test_rounding_is_no_evidence():
     found = compare(sample(*[0.1 + 0.2] * 5), sample(*[0.3] * 5))
     assert found is not None
     assert found.verdict == "tie"
+
+
+def test_tests_of_a_pooling_taken_together():
+    found = {
+        ("a", "x"): sample(0.9, 0.91, 0.92, 0.93, 0.94),
+        ("b", "x"): sample(0.1, 0.11, 0.12, 0.131, 0.14),
+        ("c", "x"): sample(0.9, 0.92, 0.91, 0.93, 0.95),
+        ("b", "y"): sample(0.5, 0.6),  # a has no y
+        ("c", "z"): sample(0.5),
+        ("a", "z"): sample(0.6),  # one run only
+    }
+    tests = outcomes(found, "a")
+    assert set(tests) == {("b", "x"), ("c", "x")}
+    assert together(tests) == {("b", "x"): "win", ("c", "x"): "tie"}
+    assert together(outcomes(found, "b"))["a", "x"] == "loss"
+    assert together({}) == {}

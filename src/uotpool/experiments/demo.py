@@ -30,7 +30,7 @@ NEXT = (
 def add_parser(commands: Any) -> None:
     demo = commands.add_parser("demo", help="train on embedded data and show a report, in two minutes")
     demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
-    demo.add_argument("--epochs", type=arguments.positive, default=50, help="default: %(default)s")
+    demo.add_argument("--quick", action="store_true", help="two epochs only, to see that it works")
     demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")
     demo.add_argument("--output", type=Path, default=Path("out/demo"), help="folder (default: %(default)s)")
     demo.set_defaults(command_function=_demo)
@@ -39,14 +39,14 @@ def add_parser(commands: Any) -> None:
 def _demo(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     console.print(f"{QUESTION} Stop it at any time: the same command goes on.", highlight=False, soft_wrap=True)
-    settings = {} if args.epochs == 50 else {"epochs": args.epochs}
+    settings = {"epochs": 2} if args.quick else {}
     specs = sweep.expand("mil", EMBEDDED, POOLINGS, "fair", args.seeds, settings=settings)
     store = args.output / "runs.sqlite"
     status = execute(specs, argparse.Namespace(store=store, workers=args.workers, ray=None, timeout=None))
     if status:
         return status
     console.print("What do the plans look at? Training the UOT poolings once more.", soft_wrap=True)
-    words = figures.draw(FIGURE, args.output, quick=args.epochs < 10)
+    words = figures.draw(FIGURE, args.output, args.seeds[0], args.quick)
     print("\n".join(words[:-2]), "", sep="\n")
     report = collect(
         [store],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -52,6 +53,13 @@ def execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = Fals
         store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
     else:
         store = Store(args.store)
+    with closing(store):
+        return _execute(specs, args, store, console, dry)
+
+
+def _execute(
+    specs: Sequence[RunSpec], args: argparse.Namespace, store: Store, console: Console, dry: bool
+) -> int:
     plan = sweep.plan(specs, store)
     console.print(str(plan), highlight=False, soft_wrap=True)
     if dry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -56,7 +57,7 @@ def read(path: Path) -> list[Row]:
             )
         try:
             return list(_rows(reader))
-        except (TypeError, ValueError) as error:  # a line that is too short or too long, or no number
+        except (TypeError, ValueError, csv.Error) as error:  # a line too short or too long, or no number
             raise ValueError(f"{path}: line {reader.line_num}: not a run: {error}") from error
 
 
@@ -71,6 +72,12 @@ def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
         details = {
             name.removeprefix("details."): v for name, v in values.items() if name.startswith("details.")
         }
+        metrics = {n: v for n, v in values.items() if n not in known and not n.startswith("details.")}
+        for name, value in metrics.items():
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise ValueError(f"{name}: expected a finite number, got {value!r}")
+        if not isinstance(values.get("versions", {}), dict):
+            raise ValueError(f"versions: expected a JSON object, got {values['versions']!r}")
         yield Row(
             spec=spec,
             fingerprint=line["fingerprint"],
@@ -78,7 +85,7 @@ def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
             attempts=1,
             error=None,
             **{name: values.get(name) for name in COSTS},
-            metrics={n: v for n, v in values.items() if n not in known and not n.startswith("details.")},
+            metrics=metrics,
             details=details,
             facts={name: line[name] for name in FACTS if line.get(name)},
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import tomllib
 from collections import Counter
@@ -21,10 +22,10 @@ from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.ranking import Ranking, ranking
 from uotpool.experiments.render import Table
 from uotpool.experiments.spec import canonical
-from uotpool.experiments.statistics import Sample, samples, sign
+from uotpool.experiments.statistics import Sample, samples, together
 from uotpool.experiments.store import Row
 from uotpool.experiments.swaps import BEFORE
-from uotpool.experiments.tables import outcomes, together
+from uotpool.experiments.tables import select
 
 FILE, RUNS = "tables.toml", "runs.csv"
 FOLDER = "UOTPOOL_RESULTS"  # environment variable: where TASK/runs.csv is; default: ./results
@@ -64,7 +65,7 @@ class Listing:
 
     def words(self, arguments: Sequence[str]) -> list[str]:
         """What stands after `uotpool table`."""
-        return [self.task, "--store", str(self.store), *(["--stored"] if self.stored else []), *arguments]
+        return [self.task, f"--store={self.store}", *(["--stored"] if self.stored else []), *arguments]
 
     def command(self, entry: Entry) -> str:
         return shlex.join(["uotpool", "table", *self.words(entry.arguments)])
@@ -73,20 +74,21 @@ class Listing:
         return table_command.make(table_command.parse(self.words(entry.arguments)), self.rows)
 
     def verdicts(self, entry: Entry) -> Counter[str]:
-        """Of a table of comparisons: "win", "tie" and "loss" of its first pooling, all tests taken together."""
+        """Of a table of a UOT pooling against others: "win", "tie", "loss", all its tests taken together."""
         args = table_command.parse(self.words(entry.arguments))
-        if args.kind != "comparison":
+        if args.kind != "comparison" or not table_command.compared(args)[0].startswith("uotp-"):
             return Counter()
-        rows, _ = table_command.chosen(args, self.rows)
-        found = samples([row for row in rows if row.spec.protocol == args.protocol], args.metric)
-        return Counter(together(outcomes(found, args.pooling[0], sign(args.metric))).values())
+        return Counter(together(table_command.tests(args, self.rows)).values())
 
     def found(self) -> dict[tuple[str, str], Sample]:
-        """Accuracy of the runs that are to be ranked."""
+        """Accuracy of the runs that are to be ranked; none if there are no such runs."""
         if self.ranked is None:
             return {}
         args = table_command.parse(self.words(self.ranked))
-        rows, _ = table_command.chosen(args, self.rows)
+        try:
+            rows, _ = table_command.chosen(args, self.rows)
+        except table_command.NoSuchRunError:
+            return {}
         return samples([row for row in rows if row.spec.protocol == args.protocol], "accuracy")
 
     def protocol(self) -> str:
@@ -109,22 +111,40 @@ def read(folder: Path) -> Listing:
     _refuse_unknown(path, given, KEYS)
     entries = []
     for table in given.get("table", []):
-        _refuse_unknown(path, table, TABLE_KEYS)
-        missing = {"name", "about"} - set(table)
-        if missing:
-            raise ValueError(f"{path}: expected every table to have name and about, got one without {missing}")
-        words = tuple(shlex.split(table.get("arguments", "")))
-        entries.append(Entry(table["name"], table["about"], words, table.get("shown", True)))
-    ranked = tuple(shlex.split(given["ranking"])) if "ranking" in given else None
+        entries.append(_entry(path, table))
+    ranked = tuple(shlex.split(_text(path, given, "ranking"))) if "ranking" in given else None
     store = folder / RUNS
     rows = [row for row in table_command.read_rows(store) if row.spec.task == task]
-    title, about = given.get("title", TITLES[task]), given.get("about", "")
-    return Listing(task, store, rows, title, about, ranked, entries)
+    given = {"title": TITLES[task], "about": ""} | given
+    return Listing(task, store, rows, _text(path, given, "title"), _text(path, given, "about"), ranked, entries)
+
+
+def _entry(path: Path, table: Any) -> Entry:
+    if not isinstance(table, dict):
+        raise ValueError(f"{path}: expected every table as [[table]], got {table!r}")
+    _refuse_unknown(path, table, TABLE_KEYS)
+    name, about = _text(path, table, "name"), _text(path, table, "about")
+    if not re.fullmatch(r"[\w-]+", name):  # it becomes the name of a file
+        raise ValueError(f"{path}: expected names of letters, digits, _ and -, got {name!r}")
+    words = tuple(shlex.split(_text(path, {"arguments": ""} | table, "arguments")))
+    return Entry(name, about, words, bool(table.get("shown", True)))
+
+
+def _text(path: Path, given: dict[str, Any], key: str) -> str:
+    value = given.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{path}: expected a text for {key}, got {'none' if value is None else repr(value)}")
+    return value
+
+
+def results_folder() -> Path:
+    """The one that the environment variable names, else that of the project."""
+    return Path(os.environ.get(FOLDER, "results"))
 
 
 def committed() -> list[Listing]:
-    """Of the folder of results: the one the environment variable names, else that of the project."""
-    folder = Path(os.environ.get(FOLDER, "results"))
+    """Of the folder of results."""
+    folder = results_folder()
     found = [read(folder / task) for task in TASKS if (folder / task / FILE).is_file()]
     if not found:
         raise FileNotFoundError(
@@ -134,12 +154,18 @@ def committed() -> list[Listing]:
     return found
 
 
-def overall(listings: Sequence[Listing]) -> Ranking | None:
-    """Over the data sets of all tasks, of the poolings that were run on all of them."""
-    together: dict[tuple[str, str], Sample] = {}
-    for listing in listings:
-        together |= listing.found()
-    return ranking(together)
+def overall(listings: Sequence[Listing]) -> tuple[Ranking | None, list[str]]:
+    """Over the data sets of all tasks, and the poolings that are left out as they are not in all of them."""
+    known = [(listing.found(), ranked) for listing in listings if (ranked := listing.ranking()) is not None]
+    everywhere = set.intersection(*(set(ranked.poolings) for _, ranked in known)) if known else set()
+    shared = {
+        (p, d): sample
+        for found, ranked in known
+        for (p, d), sample in found.items()
+        if p in everywhere and d in ranked.datasets
+    }
+    left_out = dict.fromkeys(p for _, ranked in known for p in ranked.poolings if p not in everywhere)
+    return ranking(shared), list(left_out)
 
 
 def _refuse_unknown(path: Path, given: dict[str, Any], known: set[str]) -> None:
@@ -151,7 +177,7 @@ def by_default(store: Path, rows: Sequence[Row], stored: bool = False) -> list[L
     """For a store that no file describes: for each task, what its runs allow."""
     found = []
     for task in TASKS:
-        own = [row for row in rows if row.spec.task == task]
+        own, _ = select(rows, task, stored=stored or table_command.is_csv(store), settings=None)
         if own:
             ranked, entries = _fitting(own)
             listing = Listing(task, store, own, TITLES[task], ranked=ranked, entries=entries, stored=stored)

@@ -56,6 +56,12 @@ class Ranking:
         q = stats.studentized_range.ppf(1 - level, k, np.inf) / math.sqrt(2)
         return float(q * math.sqrt(k * (k + 1) / (6 * n)))
 
+    def places(self) -> list[str]:
+        """1, 2, ... by mean rank; "2-3" for two that share."""
+        mean = self.mean.round(9)
+        first, last = stats.rankdata(mean, "min").astype(int), stats.rankdata(mean, "max").astype(int)
+        return [f"{a}" if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True)]
+
     def groups(self) -> list[tuple[int, int]]:
         """First and last place of the largest groups in which no two poolings differ by that test."""
         critical = self.critical_difference()
@@ -67,24 +73,22 @@ class Ranking:
 
 
 def ranking(found: Mapping[tuple[str, str], Sample], better: int = 1) -> Ranking | None:
-    """Of the poolings that are on all data sets, on the runs that all of them have; None if there are none.
+    """Over the data sets that all poolings have runs on, and there on the runs that all have; None without any.
 
     Args:
         found: samples by (pooling, data set).
         better: 1 if more is better, -1 if less is.
     """
-    datasets = list(dict.fromkeys(d for _, d in found))
-    poolings = [p for p in dict.fromkeys(p for p, _ in found) if all((p, d) in found for d in datasets)]
-    if len(poolings) < 2:
+    poolings = list(dict.fromkeys(p for p, _ in found))
+    means: dict[str, list[float]] = {}
+    for d in dict.fromkeys(d for _, d in found):
+        parts = common([found[p, d] for p in poolings]) if all((p, d) in found for p in poolings) else []
+        if parts and len(parts[0]):
+            means[d] = [better * part.mean for part in parts]
+    if not means:
         return None
-    means = []
-    for d in datasets:
-        parts = common([found[p, d] for p in poolings])
-        if not len(parts[0]):
-            return None
-        means.append([better * part.mean for part in parts])
-    values = np.array(means).round(12)
+    values = np.array(list(means.values())).round(12)
     ranks = stats.rankdata(-values, axis=1)
     order = np.argsort(ranks.mean(0), kind="stable")
     behind = values.max(1, keepdims=True) - values
-    return Ranking([poolings[i] for i in order], datasets, ranks[:, order], behind[:, order])
+    return Ranking([poolings[i] for i in order], list(means), ranks[:, order], behind[:, order])

@@ -1,4 +1,4 @@
-"""Means, ranks and tests over stored runs."""
+"""Means and tests over stored runs."""
 
 from __future__ import annotations
 
@@ -66,29 +66,6 @@ def sign(metric: str) -> int:
     return -1 if metric in ("loss", "validation_loss") else 1
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Mean rank of each pooling (1 is best, ties share) over the data sets where it can be told."""
-
-    mean: dict[str, float]
-    datasets: list[str]
-
-
-def ranks(found: Mapping[tuple[str, str], Sample], better: int = 1) -> Ranks:
-    """Over the data sets that all poolings have runs on, and there on the runs that all of them have."""
-    poolings = list(dict.fromkeys(pooling for pooling, _ in found))
-    means: dict[str, list[float]] = {}
-    for d in dict.fromkeys(d for _, d in found):
-        if all((p, d) in found for p in poolings):
-            parts = common([found[p, d] for p in poolings])
-            if len(parts[0]):
-                means[d] = [part.mean for part in parts]
-    if not means:
-        return Ranks({}, [])
-    mean_rank = stats.rankdata(-better * np.array(list(means.values())).round(12), axis=1).mean(0)
-    return Ranks(dict(zip(poolings, map(float, mean_rank), strict=True)), list(means))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted by Holm (1979): below 5 % where it holds with all tests taken together."""
     order = np.argsort(p_values, kind="stable")
@@ -130,3 +107,24 @@ def compare(ours: Sample, theirs: Sample, folds: int = FOLDS, better: int = 1) -
         return Comparison(difference, 2 * 0.5 ** len(d) if difference else 1.0, len(d), better)
     t = difference / math.sqrt((1 / len(d) + 1 / (folds - 1)) * variance)
     return Comparison(difference, float(2 * stats.t.sf(abs(t), len(d) - 1)), len(d), better)
+
+
+Tests = dict[tuple[str, str], Comparison]  # by (other pooling, data set)
+
+
+def outcomes(found: Mapping[tuple[str, str], Sample], pooling: str, better: int = 1) -> Tests:
+    """The pooling against each other one on each data set, where two runs are common."""
+    tests: Tests = {}
+    for (other, d), theirs in found.items():
+        ours = found.get((pooling, d))
+        if other != pooling and ours is not None and (test := compare(ours, theirs, better=better)):
+            tests[other, d] = test
+    return tests
+
+
+def together(tests: Tests) -> dict[tuple[str, str], str]:
+    """The verdicts when all tests are one family: "win" and "loss" where Holm's correction leaves them."""
+    adjusted = holm([test.p_value for test in tests.values()])
+    return {
+        key: test.verdict if p < 0.05 else "tie" for (key, test), p in zip(tests.items(), adjusted, strict=True)
+    }

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from uotpool.experiments.spec import Result, RunSpec, canonical
 
@@ -79,7 +80,7 @@ class Store:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if readonly:
-                self._db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)
+                self._db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True, timeout=30)
             else:
                 self._db = sqlite3.connect(self.path, timeout=30)
             self._steps = self._version()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.render import FORMATS, Table
 from uotpool.experiments.spec import canonical
+from uotpool.experiments.statistics import Tests, outcomes, samples, sign
 from uotpool.experiments.store import Row, Store
 from uotpool.experiments.swaps import swap_table
 from uotpool.experiments.tables import (
@@ -26,6 +28,10 @@ from uotpool.experiments.tables import (
 from uotpool.experiments.variants import settings_table
 
 STORE = Path("out/runs.sqlite")
+
+
+class NoSuchRunError(ValueError):
+    """Nothing in the store is what was asked for."""
 
 
 def add_parser(commands: Any) -> None:
@@ -88,22 +94,27 @@ def read_rows(store: Path) -> list[Row]:
     """The runs of a store, or of a CSV file."""
     if not store.exists():
         raise ValueError(f"store: expected a run store, got {store}, which does not exist")
-    return export.read(store) if _is_csv(store) else Store(store, readonly=True).rows()
+    if is_csv(store):
+        return export.read(store)
+    with closing(Store(store, readonly=True)) as opened:
+        return opened.rows()
 
 
-def _is_csv(store: Path) -> bool:
+def is_csv(store: Path) -> bool:
     return store.suffix == ".csv"
 
 
 def source(args: argparse.Namespace, found: Sequence[Row], settings: str | None) -> tuple[list[Row], list[str]]:
     """Those of the runs that are asked for. A CSV file may be of earlier code: it was kept for its numbers."""
-    rows, notes = select(found, args.task, stored=args.stored or _is_csv(args.store), settings=settings)
+    rows, notes = select(found, args.task, stored=args.stored or is_csv(args.store), settings=settings)
     if args.dataset:
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:
         there = sorted({row.spec.settings for row in found if row.spec.task == args.task})
-        notes = [f"{note} (--stored takes them too)" for note in notes if not args.stored]
-        raise ValueError("; ".join([f"store: no such run in {args.store}", *notes, f"settings there: {there}"]))
+        if not (args.stored or is_csv(args.store)):
+            notes = [f"{note} (--stored takes them too)" for note in notes]
+        message = [f"store: no such run in {args.store}", *notes, f"settings there: {there}"]
+        raise NoSuchRunError("; ".join(message))
     return rows, notes
 
 
@@ -130,14 +141,13 @@ def make(args: argparse.Namespace, found: Sequence[Row]) -> Table:
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
     rows, notes = chosen(args, found)
-    names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
     table: Table
     if args.kind == "results":
         table = accuracy_table(rows, args.protocol, args.metric)
     elif args.kind == "optimism":
         table = optimism_table(rows, args.metric)
     elif args.kind == "comparison":
-        table = _comparison(rows, names or ["uotp-sinkhorn"], args)
+        table = comparison_table(rows, compared(args)[0], args.protocol, args.metric)
     elif args.kind == "cost":
         table = cost_table(rows, args.protocol)
     elif args.kind == "swap":
@@ -158,12 +168,26 @@ def chosen(args: argparse.Namespace, found: Sequence[Row]) -> tuple[list[Row], l
         rows = same_training(rows, settings)
     if args.seeds:
         rows = [row for row in rows if row.spec.seed in args.seeds]
-    names = sweep.pooling_names(args.task, args.pooling) if args.pooling else None
-    if names and args.kind != "comparison":
-        rows = [row for row in rows if row.spec.pooling in names]
+    if args.pooling and args.kind != "comparison":
+        only = sweep.pooling_names(args.task, args.pooling)
+        rows = [row for row in rows if row.spec.pooling in only]
     if not rows:
-        raise ValueError("--seeds, --pooling, --set: expected some of the runs in the store, got none")
+        raise NoSuchRunError("--seeds, --pooling, --set: expected some of the runs in the store, got none")
+    if args.kind == "comparison" and len(names := compared(args)) > 1:
+        rows = [row for row in rows if row.spec.pooling in names]
     return rows, notes
+
+
+def compared(args: argparse.Namespace) -> list[str]:
+    """Of a comparison: the first against the others that are named, or against all."""
+    return sweep.pooling_names(args.task, args.pooling or [sweep.UOTP[0]])
+
+
+def tests(args: argparse.Namespace, found: Sequence[Row]) -> Tests:
+    """What a table of comparisons tests."""
+    rows, _ = chosen(args, found)
+    own = samples([row for row in rows if row.spec.protocol == args.protocol], args.metric)
+    return outcomes(own, compared(args)[0], sign(args.metric))
 
 
 def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -186,10 +210,3 @@ def same_training(rows: Sequence[Row], fair: dict[str, Any]) -> list[Row]:
     plain = {name: value for name, value in fair.items() if implied.get(name) != value}
     wanted = {"fair": canonical(fair), "paper": canonical(plain)}
     return [row for row in rows if row.spec.settings == wanted[row.spec.protocol]]
-
-
-def _comparison(rows: Sequence[Row], names: Sequence[str], args: argparse.Namespace) -> Table:
-    """The first against the others that are named, or against all."""
-    if len(names) > 1:
-        rows = [row for row in rows if row.spec.pooling in names]
-    return comparison_table(rows, names[0], args.protocol, args.metric)

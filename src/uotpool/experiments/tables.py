@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from uotpool.experiments import paper
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
+from uotpool.experiments.ranking import ranking
 from uotpool.experiments.render import Table
-from uotpool.experiments.statistics import Comparison, Sample, common, compare, holm, ranks, samples, sign
+from uotpool.experiments.statistics import Sample, common, outcomes, samples, sign, together
 from uotpool.experiments.store import Row
+from uotpool.zoo import ENTRIES
 
 # What must be said of numbers under "paper", by task.
 OPTIMISTIC = {
@@ -70,7 +72,8 @@ def select(
                 what = f"the store has runs of {name!r} by {len(codes)} versions of the code"
                 raise MixedCodeError(f"{what}; run the sweep again, or show only those of the present code")
         return rows, ["stored runs: one version of the code for each pooling, perhaps not the same one for all"]
-    now = [row for row in rows if row.fingerprint == fingerprint(task, row.spec.pooling)]
+    present = {name: fingerprint(task, name) for name in {row.spec.pooling for row in rows} if name in ENTRIES}
+    now = [row for row in rows if row.fingerprint == present.get(row.spec.pooling)]
     left = len(rows) - len(now)
     return now, [f"{left} runs of other versions of the code are left out"] if left else []
 
@@ -80,7 +83,8 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
     found = _found(rows, protocol, metric)
     poolings = _ordered(found)
     datasets = list(dict.fromkeys(d for _, d in found))
-    ranked = ranks(found, sign(metric))
+    ranked = ranking(found, sign(metric))
+    mean_ranks = {} if ranked is None else dict(zip(ranked.poolings, ranked.mean, strict=True))
     most = {d: max(len(s) for (_, name), s in found.items() if name == d) for d in datasets}
     beside = metric == "accuracy" and protocol == "paper" and _settings(rows) == "{}"
     head = ["pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"]
@@ -100,7 +104,7 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
                 cells.append(_difference(table, (len(table.rows), column), sample, number))
             else:
                 cells.append(cell(sample, metric, most[dataset]))
-        table.rows.append([*cells, f"{ranked.mean[p]:.1f}" if p in ranked.mean else ""])
+        table.rows.append([*cells, f"{mean_ranks[p]:.1f}" if p in mean_ranks else ""])
     _mark_best(table, found, poolings, head, sign(metric))
     if metric == "accuracy":
         table.rows.append(_majority_row(rows, protocol, head))
@@ -115,7 +119,7 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
             "difference: ours less the published one, in points; ▲ ▼ where it is more than two standard "
             "deviations, of both together (with one run of ours, its own taken as that of the paper)"
         )
-    if ranked.datasets:
+    if ranked is not None:
         where = ", ".join(ranked.datasets)
         table.notes.append(f"mean rank: on the runs that all poolings have, over {where}")
     table.notes += _diverged([row for row in rows if row.spec.protocol == protocol])
@@ -260,26 +264,6 @@ def comparison_table(
     if protocol == "paper":
         table.notes.append(optimistic(rows))
     return table
-
-
-def outcomes(
-    found: dict[tuple[str, str], Sample], pooling: str, better: int = 1
-) -> dict[tuple[str, str], Comparison]:
-    """The pooling against each other one on each data set, where two runs are common, by (other, data set)."""
-    tests = {}
-    for (other, d), theirs in found.items():
-        ours = found.get((pooling, d))
-        if other != pooling and ours is not None and (test := compare(ours, theirs, better=better)):
-            tests[other, d] = test
-    return tests
-
-
-def together(tests: dict[tuple[str, str], Comparison]) -> dict[tuple[str, str], str]:
-    """The verdicts when all tests are one family: "win" and "loss" where Holm's correction leaves them."""
-    adjusted = holm([test.p_value for test in tests.values()])
-    return {
-        key: test.verdict if p < 0.05 else "tie" for (key, test), p in zip(tests.items(), adjusted, strict=True)
-    }
 
 
 def _in_words(verdicts: dict[tuple[str, str], str]) -> str:

@@ -38,6 +38,6 @@ def _explore(args: argparse.Namespace) -> int:
         if (error.name or "uotpool").startswith("uotpool"):
             raise
         raise ModuleNotFoundError(
-            f"needs {error.name}: pip install 'uotpool[explore]'", name=error.name
+            f"needs {error.name}: install the extra `explore`", name=error.name
         ) from error
     return server.run(args.host, args.port, browser=not args.no_browser)

@@ -30,7 +30,7 @@ ACCEPTED = (
 
 # A header is a Python literal, and numpy's parser may fail on it in any of these ways.
 PARSER_ERRORS = (
-    *(ValueError, TypeError, KeyError, OverflowError, MemoryError, RecursionError),
+    *(ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError),
     *(SyntaxError, tokenize.TokenError),
 )
 
@@ -94,10 +94,10 @@ def digit_images(digit: int, which: int) -> Input:
 def whole(name: str, value: Any, least: int, most: int) -> int:
     """A number field of the page, which may be empty or anything."""
     accepted = f"{name}: expected a whole number from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if type(value) not in (int, float) or (type(value) is float and not math.isfinite(value)):
         raise InputError(f"{accepted}, got {'nothing' if value is None else clean(repr(value))}")
     if value != int(value) or not least <= value <= most:
-        raise InputError(f"{accepted}, got {value:g}")
+        raise InputError(f"{accepted}, got {clean(value)}")
     return int(value)
 
 

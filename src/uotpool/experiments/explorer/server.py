@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import socket
 import sys
+import threading
 import webbrowser
 from urllib.parse import urlsplit
 
@@ -60,7 +61,7 @@ def build(host: str) -> Dash:
     def guard() -> None:
         """No page of another site may reach this one, not by a name that was made to point here either."""
         origin = request.headers.get("Origin")
-        if not allowed(request.host, host) or (origin and not allowed(urlsplit(origin).netloc, host)):
+        if not allowed(request.host, host) or (origin and not allowed(origin.partition("//")[2], host)):
             abort(403, "this page answers only to the host it was started for")
 
     @app.server.after_request
@@ -135,8 +136,8 @@ def run(host: str, port: int | None, *, browser: bool) -> int:
             file=sys.stderr,
         )
     print(f"uotpool explore: {url} (Ctrl-C stops it)", flush=True)
-    if browser:
-        webbrowser.open(url)
+    if browser:  # not before it answers; some browsers do not return until they are closed
+        threading.Timer(0.5, webbrowser.open, [url]).start()
     server.serve_forever()  # which ends by Ctrl-C, and closes the socket
     print("stopped", file=sys.stderr)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import textwrap
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from matplotlib.figure import Figure
 
 from uotpool.experiments import export
 from uotpool.experiments.figures.problems import COLOURS, FORMULATIONS, MARKERS, SOLVERS
-from uotpool.experiments.listed import FOLDER, RUNS
+from uotpool.experiments.listed import FOLDER, RUNS, results_folder
 from uotpool.experiments.statistics import Sample, common, samples
 from uotpool.experiments.store import Row
+from uotpool.experiments.tables import select
 from uotpool.experiments.variants import Flat, flat, written
 
 TASKS = ("mil", "graph")
@@ -61,7 +61,7 @@ class Panel(NamedTuple):
 
 def committed() -> list[Row]:
     """The runs of all tasks that have a file."""
-    folder = Path(os.environ.get(FOLDER, "results"))
+    folder = results_folder()
     paths = [folder / task / RUNS for task in TASKS]
     there = [path for path in paths if path.is_file()]
     if not there:
@@ -69,7 +69,12 @@ def committed() -> list[Row]:
             f"expected {' or '.join(map(str, paths))}, got neither: run it in the root of the project, or set "
             f"{FOLDER} to the folder of the results"
         )
-    return [row for path in there for row in export.read(path)]
+    return [row for task, path in zip(TASKS, paths, strict=True) if path in there for row in _runs(task, path)]
+
+
+def _runs(task: str, path: Path) -> list[Row]:
+    """Of one version of the code for each pooling, or it refuses."""
+    return select(export.read(path), task, stored=True, settings=None)[0]
 
 
 def compared(rows: Sequence[Row], varied: Callable[[Flat], Variant | None]) -> dict[Panel, Samples[Variant]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,6 +11,7 @@ from matplotlib.figure import Figure
 from uotpool.experiments import listed
 from uotpool.experiments.ranking import Ranking
 
+MOST_LETTERS = 32  # of a name
 EXACT, PUBLISHED, OTHER = "#D55E00", "#0072B2", "#555555"  # Okabe and Ito
 # kind: colour, marker, name in the legend
 LOOKS = {
@@ -27,10 +30,10 @@ def kind(pooling: str) -> str:
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     """From the committed runs; neither `seed` nor `quick` changes what was run."""
-    overall = listed.overall(listed.committed())
-    if overall is None:
+    overall, left_out = listed.overall(listed.committed())
+    if overall is None or len(overall.poolings) < 2:
         raise ValueError("runs: expected several poolings on the same data sets, got no two")
-    return diagram(overall), in_words(overall)
+    return diagram(overall), in_words(overall, left_out)
 
 
 def diagram(ranking: Ranking) -> Figure:
@@ -48,7 +51,8 @@ def diagram(ranking: Ranking) -> Figure:
         if any(kind(pooling) == name for pooling in ranking.poolings):
             ax.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
     _groups(ax, ranking)
-    ax.set_yticks(range(k), [f"{p}  {m:.1f}" for p, m in zip(ranking.poolings, ranking.mean, strict=True)])
+    names = [f"{_short(p)}  {m:.1f}" for p, m in zip(ranking.poolings, ranking.mean, strict=True)]
+    ax.set_yticks(range(k), names, parse_math=False)
     ax.set_ylim(k - 0.4, -2.0 if n > 1 else -0.6)
     ax.set_xlim(0.5, k + 0.5 + 0.05 * k)
     of = "data set" if n == 1 else "data sets"
@@ -59,6 +63,10 @@ def diagram(ranking: Ranking) -> Figure:
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_LETTERS else name[: MOST_LETTERS - 3] + "..."
 
 
 def _groups(ax: Axes, ranking: Ranking) -> None:
@@ -80,17 +88,19 @@ def _groups(ax: Axes, ranking: Ranking) -> None:
     )
 
 
-def in_words(ranking: Ranking) -> list[str]:
+def in_words(ranking: Ranking, left_out: Sequence[str] = ()) -> list[str]:
     """Mean rank, interval and place of each UOTP, of the best and of mean pooling."""
-    intervals, mean, behind = ranking.interval(), ranking.mean, 100 * ranking.behind.mean(0)
+    places, intervals = ranking.places(), ranking.interval()
+    mean, behind = ranking.mean, 100 * ranking.behind.mean(0)
     words = [
         f"{len(ranking.poolings)} poolings on {len(ranking.datasets)} data sets: {', '.join(ranking.datasets)}"
+        + (f"; not on all of them, so left out: {', '.join(left_out)}" if left_out else "")
     ]
     for place, pooling in enumerate(ranking.poolings):
         if place == 0 or pooling == "mean" or pooling.startswith("uotp-"):
             between = "" if intervals is None else " (95 % interval {:.1f} to {:.1f})".format(*intervals[place])
             words.append(
-                f"{pooling}: mean rank {mean[place]:.1f}{between}, place {place + 1}, on average "
+                f"{pooling}: mean rank {mean[place]:.1f}{between}, place {places[place]}, on average "
                 f"{behind[place]:.1f} points behind the best of each data set"
             )
     p, critical = ranking.friedman(), ranking.critical_difference()

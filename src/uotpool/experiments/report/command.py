@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from uotpool.experiments import listed
-from uotpool.experiments.report.content import collect, pictures_in
+from uotpool.experiments.report.content import collect, missing, pictures_in
 from uotpool.experiments.report.page import write
 
-FIGURES = (Path("docs/figures"), Path("out/figures"))
+FIGURES = Path("docs/figures")
 
 
 def add_parsers(commands: Any) -> None:
@@ -19,16 +20,15 @@ def add_parsers(commands: Any) -> None:
         "source",
         type=Path,
         nargs="*",
-        default=[Path("results")],
-        help="run stores, CSV files of runs, or folders with TASK/tables.toml (default: results)",
+        help="run stores, CSV files of runs, or folders with TASK/tables.toml (default: the folder of results, "
+        f"which is results or that of the environment variable {listed.FOLDER})",
     )
     report.add_argument("--output", type=Path, default=Path("out/report.html"), help="default: %(default)s")
     report.add_argument(
         "--figures",
         type=Path,
         default=None,
-        help="folder of figures drawn by uotpool figure (default: the first that is there of "
-        f"{', '.join(map(str, FIGURES))})",
+        help=f"folder of figures drawn by uotpool figure (default: {FIGURES} for the folder of results)",
     )
     report.add_argument("--stored", action="store_true", help="runs of earlier code too")
     report.set_defaults(command_function=_report)
@@ -39,10 +39,17 @@ def add_parsers(commands: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    folder = args.figures or next((path for path in FIGURES if path.is_dir()), FIGURES[-1])
-    if args.figures and not folder.is_dir():
-        raise ValueError(f"--figures: expected a folder, got {folder}")
-    path = write(collect(args.source, pictures_in(folder), stored=args.stored), args.output)
+    if args.figures and not args.figures.is_dir():
+        raise ValueError(f"--figures: expected a folder, got {args.figures}")
+    if not args.source:
+        listed.committed()  # or it says what is missing
+    # The committed figures are of the committed runs.
+    folder = args.figures or (None if args.source else FIGURES)
+    pictures = pictures_in(folder) if folder else []
+    report = collect(args.source or [listed.results_folder()], pictures, stored=args.stored)
+    path = write(report, args.output)
+    for line in missing(report):
+        print(f"no table: {line}", file=sys.stderr)
     print(f"{path} ({path.stat().st_size / 2**20:.1f} MiB, open it in a browser)")
     return 0
 
@@ -50,9 +57,9 @@ def _report(args: argparse.Namespace) -> int:
 def _tables(args: argparse.Namespace) -> int:
     for folder in args.folder:
         listing = listed.read(folder)
-        for entry in listing.entries:
-            table = listing.table(entry)
+        tables = {entry.name: listing.table(entry) for entry in listing.entries}  # all, or none is written
+        for name, table in tables.items():
             for form, ending in (("markdown", "md"), ("csv", "csv")):
-                (folder / f"{entry.name}.{ending}").write_text(table.render(form), encoding="utf-8")
+                (folder / f"{name}.{ending}").write_text(table.render(form), encoding="utf-8")
         print(f"{len(listing.entries)} tables in {folder}")
     return 0

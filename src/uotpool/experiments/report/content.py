@@ -28,7 +28,7 @@ class Picture:
 
     name: str
     caption: str
-    command: str
+    command: str  # that draws it; empty where that is the report itself
     data: str | None = None  # a data: URI
 
 
@@ -85,15 +85,19 @@ def collect(
         title: of the page.
     """
     listings = [listing for source in sources for listing in _listings(source, stored)]
-    rows = [row for listing in listings for row in listing.rows]
-    if not rows:
-        raise ValueError(f"source: expected finished runs, got none in {', '.join(map(str, sources))}")
+    if not any(listing.rows for listing in listings):
+        old = "" if stored else ", by the present code (--stored takes others too)"
+        raise ValueError(f"source: expected finished runs{old}, got none in {', '.join(map(str, sources))}")
+    tasks = [listing.task for listing in listings]
+    if len(set(tasks)) < len(tasks):
+        raise ValueError(f"source: expected each task in one source, got {', '.join(tasks)}")
     sections = [Section(listing, _numbers(listing.rows), _tables(listing)) for listing in listings]
     own = [_ranks(f"{x.title}, {_protocol(x)}", x.ranking()) for x in listings]
     ranks = [found for found in own if found is not None]
     if len(ranks) > 1:
-        how = "; ".join(f"{x.task}: {_protocol(x)}" for x in listings if x.ranked is not None)
-        ranks = [*filter(None, [_ranks(f"All tasks together ({how})", listed.overall(listings))]), *ranks]
+        how = "; ".join(f"{x.task}: {_protocol(x)}" for x in listings if x.found())
+        ranking, left_out = listed.overall(listings)
+        ranks = [*filter(None, [_ranks(f"All tasks together ({how})", ranking, left_out)]), *ranks]
     first = [*(ranks[0].words if ranks else []), *in_short(sections)]
     return Report(title, sections, ranks, list(pictures), _origins(listings), _made_with(facts()), first)
 
@@ -123,6 +127,12 @@ def _numbers(rows: Sequence[Row]) -> str:
         "seeds": len({spec.seed for spec in specs}),
     }
     return ", ".join(f"{count:,} {name[:-1] if count == 1 else name}" for name, count in counts.items())
+
+
+def missing(report: Report) -> list[str]:
+    """What could not be made, and why."""
+    found = [shown for section in report.sections for shown in section.tables if shown.table is None]
+    return [f"{shown.command}: {shown.missing}" for shown in found]
 
 
 def _tables(listing: Listing) -> list[Shown]:
@@ -158,9 +168,9 @@ def in_short(sections: Sequence[Section]) -> list[str]:
     return words
 
 
-def _ranks(title: str, ranking: Ranking | None) -> Ranks | None:
-    """None for one data set: the table of results has its ranks."""
-    if ranking is None or len(ranking.datasets) < 2:
+def _ranks(title: str, ranking: Ranking | None, left_out: Sequence[str] = ()) -> Ranks | None:
+    """None for one data set, whose ranks are in the table of results, or one pooling."""
+    if ranking is None or len(ranking.datasets) < 2 or len(ranking.poolings) < 2:
         return None
     import matplotlib as mpl  # noqa: PLC0415
 
@@ -175,8 +185,8 @@ def _ranks(title: str, ranking: Ranking | None) -> Ranks | None:
         figure.savefig(picture, format="svg", metadata={"Date": None})
         plt.close(figure)
     caption = f"Mean ranks. {title}. Thick bars join poolings that Nemenyi's test does not tell apart"
-    drawn = Picture("ranks", caption, "uotpool figure ranks", data_uri(picture.getvalue(), ".svg"))
-    return Ranks(title, ranks.in_words(ranking), drawn, rank_table(ranking))
+    drawn = Picture("ranks", caption, "", data_uri(picture.getvalue(), ".svg"))
+    return Ranks(title, ranks.in_words(ranking, left_out), drawn, rank_table(ranking))
 
 
 def rank_table(ranking: Ranking) -> Table:
@@ -230,7 +240,7 @@ def _origins(listings: Sequence[Listing]) -> Table:
 
 def _made_with(known: dict[str, str]) -> str:
     """Versions in words, and the machine and commit if they are known."""
-    versions = json.loads(known.get("versions") or "{}")
+    versions: dict[str, str] = json.loads(known.get("versions") or "{}")
     parts = [f"{name} {version}" for name, version in versions.items()]
     parts += [known["machine"]] if known.get("machine") else []
     parts += [f"commit {known['commit_id'][:12]}"] if known.get("commit_id") else []

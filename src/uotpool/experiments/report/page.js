@@ -1,5 +1,5 @@
 "use strict";
-// A click on the head of a column sorts its table by it: numbers with the largest first, text from a to z, again
+// A click on the head of a column sorts its table by it: the best numbers first, text from a to z, again
 // the other way round. Empty cells and rows of class "last" stay at the end.
 for (const table of document.querySelectorAll("table")) {
   const heads = Array.from(table.tHead.rows[0].cells);
@@ -11,7 +11,8 @@ function sort(table, heads, column) {
   const rows = Array.from(body.rows, (row) => ({ row, key: row.cells[column].dataset.key, last: row.classList.contains("last") }));
   const numeric = rows.every(({ key, last }) => last || key === "" || isFinite(key));
   const before = heads[column].getAttribute("aria-sort");
-  const descending = before ? before === "ascending" : numeric;
+  const least = /rank|behind|loss|seconds/.test(heads[column].textContent); // is best
+  const descending = before ? before === "ascending" : numeric && !least;
   rows.sort((a, b) => {
     if (a.last !== b.last) return a.last ? 1 : -1;
     if ((a.key === "") !== (b.key === "")) return a.key === "" ? 1 : -1;

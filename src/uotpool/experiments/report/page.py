@@ -23,6 +23,8 @@ NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
 
 def write(report: Report, path: Path) -> Path:
     """The page in a file; another one is replaced at once, never half of it."""
+    if path.is_dir():
+        raise ValueError(f"--output: expected a file, got the folder {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text(render(report), encoding="utf-8")
