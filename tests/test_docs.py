@@ -74,7 +74,7 @@ def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
 
     monkeypatch.chdir(ROOT)
     listings = listed.committed()
-    ranking = listed.overall(listings)
+    ranking, left_out = listed.overall(listings)
     accuracy = {key: sample for listing in listings for key, sample in listing.found().items()}
     table = re.search(
         r"^\| pooling \| mean rank.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
@@ -82,6 +82,7 @@ def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
     head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].split("\n") if line]
     assert head[1] == f"mean rank of {len(ranking.poolings)} over {len(ranking.datasets)} data sets"
     assert len(rows) >= 8
+    assert "gem" in left_out
     for pooling, mean, interval, behind, *cells in rows:
         i = ranking.poolings.index(pooling)
         low, high = ranking.interval()[i]
@@ -100,6 +101,25 @@ def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
         line for line in (ROOT / "docs/paper.md").read_text().splitlines() if "uotpool figure ranks" in line
     )
     assert re.findall(r"\d+\.\d(?: to \d+\.\d)?", claim) == [*words, f"{ranking.mean[0]:.1f}"]
+
+
+def test_the_numbers_of_published_cells_are_those_of_the_table():
+    text = (ROOT / "results/graph/paper.md").read_text()
+    cells = re.findall(r" \| [+-]\d+\.\d\d(?: ([▲▼]))?(?= \|)", text)
+    near, above, below = cells.count(""), cells.count("▲"), cells.count("▼")
+    claims = (ROOT / "results/graph/README.md").read_text()
+    assert f"{near} of {len(cells)} are within two standard deviations" in claims
+    assert f"{above} are higher here and {below} lower" in claims
+    assert f"{near} of {len(cells)} published numbers" in (ROOT / "README.md").read_text()
+
+
+def test_the_number_of_other_poolings():
+    pytest.importorskip("torch_geometric")
+    from uotpool.zoo import ENTRIES
+
+    others = sum(not name.startswith("uotp-") for name in ENTRIES)
+    assert f" {others} other poolings have the same call" in (ROOT / "README.md").read_text()
+    assert f" {others} other poolings" in (ROOT / "docs/index.md").read_text()
 
 
 def test_readme_opens_with_the_two_commands():

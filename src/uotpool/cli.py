@@ -81,9 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     parser, missing = make_parser()
     args = parser.parse_args(argv)
     if args.command in EXPERIMENTS and missing:
-        how = (
-            "pip install 'uotpool[explore]'" if args.command == "explore" else "install the extra `experiments`"
-        )
+        how = f"install the extra `{'explore' if args.command == 'explore' else 'experiments'}`"
         parser.exit(1, f"uotpool {args.command}: needs {missing}: {how}\n")
     try:
         if args.command == "info":

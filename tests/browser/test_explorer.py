@@ -25,6 +25,18 @@ VALUES = """
 """
 
 
+# Calls of the page to its server, and when the last one began or ended.
+COUNT = """
+window.calls = { open: 0, last: performance.now() };
+const ask = window.fetch;
+window.fetch = (...given) => {
+    const note = (change) => { calls.open += change; calls.last = performance.now(); };
+    note(1);
+    return ask(...given).finally(() => note(-1));
+};
+"""
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     command = [sys.executable, "-m", "uotpool", "explore", "--no-browser", "--port", "0"]
@@ -41,6 +53,7 @@ def address() -> Iterator[str]:
 @pytest.fixture
 def opened(watched: Watched, address: str) -> Iterator[Watched]:
     """The page when it is drawn. In the end: no error, and nothing was asked of another host."""
+    watched.page.add_init_script(COUNT)
     watched.page.goto(address)
     watched.page.wait_for_function(f"({DATA})('plan') && ({DATA})('p')")
     watched.page.wait_for_function("document.querySelector('#number-gap').textContent !== '...'")
@@ -71,9 +84,9 @@ def change(page, what, name="plan", key="z"):
 
 
 def settle(page):
-    """Until nothing is on its way and the numbers stay."""
-    page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(300)
+    """Until no callback is on its way, and none has been for a while: one may start the next."""
+    page.evaluate("calls.last = performance.now()")
+    page.wait_for_function("calls.open === 0 && performance.now() - calls.last > 500")
 
 
 def choose(page, group, label):
@@ -185,7 +198,9 @@ def test_a_published_algorithm_without_a_plan_gives_a_message(opened):
     for name in ("alpha0", "alpha1"):
         page.locator(f"#{name} [role=slider]").focus()
         page.keyboard.press("Home")
+        settle(page)
     choose(page, "formulation", "as published")
+    settle(page)  # only then K can be moved
     page.locator("#K [role=slider]").focus()
     page.keyboard.press("End")
     page.wait_for_function("document.querySelector('#notes').textContent.includes('NaN or infinity')")
