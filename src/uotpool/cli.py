@@ -66,9 +66,16 @@ def _version(package: str) -> str | None:
         return None
 
 
+class _Parser(argparse.ArgumentParser):
+    """Options by their whole names only: where there is no `--store` it must not be read as `--stored`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False} | options)
+
+
 def make_parser() -> tuple[argparse.ArgumentParser, str | None]:
     """The parser of all commands, and the package that the experiments lack, if there is one."""
-    parser = argparse.ArgumentParser(prog="uotpool", description=uotpool.__doc__)
+    parser = _Parser(prog="uotpool", description=uotpool.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and active implementations")
     command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from matplotlib.image import imread
@@ -30,6 +32,7 @@ def test_demo(tmp_path, capsys):
     assert "the 9s have" in out
     assert str(tmp_path / "a" / "report.html") in out
     assert out.rstrip().endswith(demo.NEXT[-1])
+    assert re.search(r"^  \S*uotpool explore: ", out, re.MULTILINE)
     picture = imread(tmp_path / "a" / "bag-plans.png")
     assert min(picture.shape[:2]) > 500
     assert picture[..., :3].std() > 0.1
@@ -37,6 +40,7 @@ def test_demo(tmp_path, capsys):
     assert "uotp-badmm-q" in page
     assert "data:image/png;base64," in page
     assert "What next" in page
+    assert "Accuracy in per cent: " in page
 
     assert len(Store(tmp_path / "a" / "runs.sqlite", readonly=True).rows()) == 5 * len(demo.POOLINGS)
     assert run("--output", str(tmp_path / "a")) == 0

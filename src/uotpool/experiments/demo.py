@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,10 @@ from uotpool.experiments import arguments, figures, sweep
 from uotpool.experiments.execution import execute
 from uotpool.experiments.mil import EMBEDDED
 from uotpool.experiments.report import collect, pictures_in, write
+from uotpool.experiments.spec import RunSpec
+from uotpool.experiments.statistics import samples
+from uotpool.experiments.table_command import read_rows
+from uotpool.experiments.tables import select
 
 POOLINGS = ("mean", "max", "attention", "mixed", *sweep.UOTP)
 FIGURE = "bag-plans"
@@ -28,12 +36,28 @@ NEXT = (
 
 
 def add_parser(commands: Any) -> None:
-    demo = commands.add_parser("demo", help="train on embedded data and show a report, in two minutes")
+    demo = commands.add_parser("demo", help="train on embedded data and show a report: minutes")
     demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
     demo.add_argument("--quick", action="store_true", help="two epochs only, to see that it works")
     demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")
     demo.add_argument("--output", type=Path, default=Path("out/demo"), help="folder (default: %(default)s)")
     demo.set_defaults(command_function=_demo)
+
+
+def _program() -> str:
+    """As a person can type it here: `make demo` puts nothing on the path."""
+    if shutil.which("uotpool"):
+        return "uotpool"
+    return os.path.relpath(Path(sys.executable).with_name("uotpool"))
+
+
+def _accuracies(specs: Sequence[RunSpec], store: Path) -> str:
+    """In words, the best first."""
+    wanted = set(specs)
+    rows = [row for row in select(read_rows(store), "mil", settings=None)[0] if row.spec in wanted]
+    found = {pooling: 100 * sample.mean for (pooling, _), sample in samples(rows, "accuracy").items()}
+    order = sorted(found, key=lambda pooling: -found[pooling])
+    return "Accuracy in per cent: " + ", ".join(f"{pooling} {found[pooling]:.1f}" for pooling in order)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -53,11 +77,11 @@ def _demo(args: argparse.Namespace) -> int:
         [picture for picture in pictures_in(args.output) if picture.data],
         title="uotpool demo: is there a 9 in the bag?",
     )
-    report.first = [QUESTION, *words[:-2], *report.first]
+    report.first = [QUESTION, _accuracies(specs, store), *words[:-2], *report.first]
     report.next = list(NEXT)
     path = write(report, args.output / "report.html")
     print(f"Report with plans: {path} (open it in a browser)")
     print("Next:")
     for line in NEXT:
-        print(f"  {line}")
+        print(f"  {line.replace('uotpool ', _program() + ' ')}")
     return 0

@@ -272,7 +272,8 @@ def _in_words(verdicts: dict[tuple[str, str], str]) -> str:
         cases = [f"{other} on {dataset}" for (other, dataset), v in verdicts.items() if v == verdict]
         counts.append(f"{len(cases)} {plural}" + (f" ({', '.join(cases)})" if cases else ""))
     n = len(verdicts)
-    chance = f"of {n} tests some {n / 20:.0f} come out at 5 % by chance"
+    few = f"some {n / 20:.0f} come" if n >= 20 else "fewer than one comes"
+    chance = f"of {n} tests {few} out at 5 % by chance"
     return f"{chance}; after Holm's correction of all of them: {', '.join(counts)}"
 
 

@@ -18,7 +18,7 @@ FIGURES = {
     "plans": ("plans", "draw", "Figure 2a: plans of mean, max and attention pooling, true and found"),
     "stability": ("stability", "draw", "Figure 2b: mass of the plan over the weights, and where it is NaN"),
     "convergence": ("convergence", "draw", "Figure 3a: objective and duality gap against K"),
-    "runtime": ("runtime", "draw", "Figure 3b: time of a call of every pooling, measured now"),
+    "runtime": ("runtime", "draw", "Figure 3b: time of a call of every pooling, eager and fused"),
     "ranks": ("ranks", "draw", "mean ranks of all poolings over all data sets, with critical differences"),
     "modules": ("modules", "draw", "Figure 5: accuracy against K, from the committed runs"),
     "priors": ("priors", "draw", "Table 6: accuracy with fixed and learned priors, from the committed runs"),

@@ -33,7 +33,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     overall, left_out = listed.overall(listed.committed())
     if overall is None or len(overall.poolings) < 2:
         raise ValueError("runs: expected several poolings on the same data sets, got no two")
-    return diagram(overall), in_words(overall, left_out)
+    return diagram(overall), in_words(overall, left_out, everything=True)
 
 
 def diagram(ranking: Ranking) -> Figure:
@@ -88,8 +88,8 @@ def _groups(ax: Axes, ranking: Ranking) -> None:
     )
 
 
-def in_words(ranking: Ranking, left_out: Sequence[str] = ()) -> list[str]:
-    """Mean rank, interval and place of each UOTP, of the best and of mean pooling."""
+def in_words(ranking: Ranking, left_out: Sequence[str] = (), everything: bool = False) -> list[str]:
+    """Mean rank, interval and place of each pooling, or of each UOTP, the best and mean pooling."""
     places, intervals = ranking.places(), ranking.interval()
     mean, behind = ranking.mean, 100 * ranking.behind.mean(0)
     words = [
@@ -97,7 +97,7 @@ def in_words(ranking: Ranking, left_out: Sequence[str] = ()) -> list[str]:
         + (f"; not on all of them, so left out: {', '.join(left_out)}" if left_out else "")
     ]
     for place, pooling in enumerate(ranking.poolings):
-        if place == 0 or pooling == "mean" or pooling.startswith("uotp-"):
+        if everything or place == 0 or pooling == "mean" or pooling.startswith("uotp-"):
             between = "" if intervals is None else " (95 % interval {:.1f} to {:.1f})".format(*intervals[place])
             words.append(
                 f"{pooling}: mean rank {mean[place]:.1f}{between}, place {places[place]}, on average "

@@ -11,7 +11,7 @@ from uotpool.experiments import listed
 from uotpool.experiments.report.content import collect, missing, pictures_in
 from uotpool.experiments.report.page import write
 
-FIGURES = Path("docs/figures")
+FIGURES = Path("docs/figures")  # beside the folder of results
 
 
 def add_parsers(commands: Any) -> None:
@@ -44,7 +44,7 @@ def _report(args: argparse.Namespace) -> int:
     if not args.source:
         listed.committed()  # or it says what is missing
     # The committed figures are of the committed runs.
-    folder = args.figures or (None if args.source else FIGURES)
+    folder = args.figures or (None if args.source else listed.results_folder().parent / FIGURES)
     pictures = pictures_in(folder) if folder else []
     report = collect(args.source or [listed.results_folder()], pictures, stored=args.stored)
     path = write(report, args.output)

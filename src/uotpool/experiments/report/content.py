@@ -162,8 +162,8 @@ def in_short(sections: Sequence[Section]) -> list[str]:
             if shown.table and "optimism" in shown.entry.arguments:
                 gaps = [float(cell) for row in shown.table.rows for cell in row[1:] if cell]
                 words.append(
-                    f"{shown.entry.about} ({listing.title}): {statistics.mean(gaps):+.1f} points on average, "
-                    f"{min(gaps):+.1f} to {max(gaps):+.1f}"
+                    f"{shown.entry.about} ({listing.title}): {statistics.median(gaps):+.1f} points in the "
+                    f"median, {min(gaps):+.1f} to {max(gaps):+.1f} (low: what does not train as it sets it)"
                 )
     return words
 

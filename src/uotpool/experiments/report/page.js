@@ -3,7 +3,7 @@
 // the other way round. Empty cells and rows of class "last" stay at the end.
 for (const table of document.querySelectorAll("table")) {
   const heads = Array.from(table.tHead.rows[0].cells);
-  heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => sort(table, heads, column)));
+  heads.forEach((head, column) => head.addEventListener("click", () => sort(table, heads, column)));
 }
 
 function sort(table, heads, column) {
