@@ -469,7 +469,7 @@ def test_ranks_are_of_common_runs():
 
 def test_what_is_left_with_all_tests_together(rows):
     table = comparison_table(rows, "uotp-sinkhorn")
-    assert table.notes[1].startswith("of 4 tests some 0 come out at 5 % by chance")
+    assert table.notes[1].startswith("of 4 tests fewer than one comes out at 5 % by chance")
     assert "wins" in table.notes[1]
     assert "losses" in table.notes[1]
     strong = table_of_runs(
