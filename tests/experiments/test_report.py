@@ -84,7 +84,7 @@ def test_everything_from_data_is_escaped(tmp_path):
         dataclasses.replace(r, facts=dict.fromkeys(FACTS, '"' + EVIL.replace('"', "'") + '"')) for r in runs()
     ]
     odd += [dataclasses.replace(row("mean", EVIL, {"accuracy": 0.5}, fold=i), facts={}) for i in range(2)]
-    odd = [dataclasses.replace(r, facts={**r.facts, "versions": '{"a<b>": "<i>"}'}) for r in odd]
+    odd = [dataclasses.replace(r, facts={**r.facts, "versions": "a<b> <i>"}) for r in odd]
     path = tmp_path / "<b>.csv"
     with path.open("w") as file:
         export.write(odd, file)
@@ -281,8 +281,6 @@ def test_tests_are_counted_as_the_table_has_them(words, count, store):
     [
         ("accuracy", "nan", "accuracy: expected a finite number, got "),
         ("accuracy", "high", "accuracy: expected a finite number, got 'high'"),
-        ("versions", "[1]", "versions: expected a JSON object"),
-        ("versions", "x", "versions: expected a JSON object"),
         ("machine", "x" * 200_000, "field larger than"),
     ],
 )

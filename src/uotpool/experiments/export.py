@@ -17,6 +17,7 @@ CHOICES = tuple(field.name for field in fields(RunSpec))
 COSTS = ("seconds", "cpu_seconds", "peak_mib", "parameters")
 LEFT_OUT = ("split",)  # long, and made again from the seed
 DIGITS = 7
+COMMIT = 12  # letters that tell it from others
 
 
 def write(rows: Iterable[Row], file: TextIO) -> None:
@@ -39,7 +40,8 @@ def _line(row: Row) -> dict[str, Any]:
         for name, value in row.details.items()
         if name not in LEFT_OUT
     }
-    return row.spec.as_dict() | {"fingerprint": row.fingerprint} | costs | row.facts | metrics | details
+    facts = row.facts | {"commit_id": row.facts.get("commit_id", "")[:COMMIT]}
+    return row.spec.as_dict() | {"fingerprint": row.fingerprint} | costs | facts | metrics | details
 
 
 def _short(value: Any) -> Any:
@@ -76,8 +78,6 @@ def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
         for name, value in metrics.items():
             if type(value) not in (int, float) or not math.isfinite(value):
                 raise ValueError(f"{name}: expected a finite number, got {value!r}")
-        if not isinstance(values.get("versions", {}), dict):
-            raise ValueError(f"versions: expected a JSON object, got {values['versions']!r}")
         yield Row(
             spec=spec,
             fingerprint=line["fingerprint"],

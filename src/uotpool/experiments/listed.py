@@ -109,9 +109,7 @@ def read(folder: Path) -> Listing:
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not a TOML file: {error}") from error
     _refuse_unknown(path, given, KEYS)
-    entries = []
-    for table in given.get("table", []):
-        entries.append(_entry(path, table))
+    entries = [_entry(path, table) for table in given.get("table", [])]
     ranked = tuple(shlex.split(_text(path, given, "ranking"))) if "ranking" in given else None
     store = folder / RUNS
     rows = [row for row in table_command.read_rows(store) if row.spec.task == task]

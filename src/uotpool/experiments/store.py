@@ -68,7 +68,12 @@ class Row:
     metrics: dict[str, float]
     details: dict[str, Any]
     cpu_seconds: float | None = None
-    facts: dict[str, str] = field(default_factory=dict)  # `FACTS`, those that are known
+    facts: dict[str, str] = field(default_factory=dict)  # `FACTS`, those that are known, in words
+
+
+def in_words(versions: str) -> str:
+    """`{"torch": "2.13.0"}` as `torch 2.13.0`."""
+    return ", ".join(f"{name} {version}" for name, version in json.loads(versions).items())
 
 
 class Store:
@@ -200,6 +205,7 @@ class Store:
             *choices, code, state, attempts, error, wall, cpu, peak, parameters, metrics, details = line[:-3]
             numbers, more = json.loads(metrics or "{}"), json.loads(details or "{}")
             facts = {name: value for name, value in zip(FACTS, line[-3:], strict=True) if value}
+            facts["versions"] = in_words(facts.get("versions", "{}"))
             spec, cost = RunSpec(*choices), (wall, peak, parameters)
             rows.append(Row(spec, code, state, attempts, error, *cost, numbers, more, cpu, facts))
         return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -12,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from uotpool.experiments import figures, listed
+from uotpool.experiments.export import COMMIT
 from uotpool.experiments.listed import Entry, Listing
 from uotpool.experiments.ranking import Ranking
 from uotpool.experiments.render import Table
-from uotpool.experiments.store import FACTS, Row
+from uotpool.experiments.store import FACTS, Row, in_words
 from uotpool.experiments.table_command import read_rows
 from uotpool.experiments.work import facts
 
@@ -99,7 +99,7 @@ def collect(
         ranking, left_out = listed.overall(listings)
         ranks = [*filter(None, [_ranks(f"All tasks together ({how})", ranking, left_out)]), *ranks]
     first = [*(ranks[0].words if ranks else []), *in_short(sections)]
-    return Report(title, sections, ranks, list(pictures), _origins(listings), _made_with(facts()), first)
+    return Report(title, sections, ranks, list(pictures), _origins(listings), _made_with(), first)
 
 
 def _listings(source: Path, stored: bool) -> list[Listing]:
@@ -233,15 +233,13 @@ def _origins(listings: Sequence[Listing]) -> Table:
             key = tuple(row.facts.get(name, "") for name in FACTS)
             counts[key] = counts.get(key, 0) + 1
         for (versions, machine, commit), count in counts.items():
-            cells = [commit[:12], machine, _made_with({"versions": versions})]
+            cells = [commit[:COMMIT], machine, versions]
             table.rows.append([listing.task, str(count), *(cell or "unknown" for cell in cells)])
     return table
 
 
-def _made_with(known: dict[str, str]) -> str:
-    """Versions in words, and the machine and commit if they are known."""
-    versions: dict[str, str] = json.loads(known.get("versions") or "{}")
-    parts = [f"{name} {version}" for name, version in versions.items()]
-    parts += [known["machine"]] if known.get("machine") else []
-    parts += [f"commit {known['commit_id'][:12]}"] if known.get("commit_id") else []
-    return ", ".join(parts)
+def _made_with() -> str:
+    """This page: versions, machine and commit."""
+    here = facts()
+    commit = here["commit_id"][:COMMIT]
+    return ", ".join([in_words(here["versions"]), here["machine"], *([f"commit {commit}"] if commit else [])])
