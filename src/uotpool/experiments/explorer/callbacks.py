@@ -11,12 +11,13 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from uotpool.experiments.explorer import charts, compute, inputs, page
 from uotpool.experiments.explorer.compute import Settings, Weights
 from uotpool.experiments.explorer.inputs import InputError
+from uotpool.experiments.figures.problems import FORMULATIONS, SOLVERS
 
 KINDS = ("random", "rows", "images", "file")
 CHOICES = {
     "kind": KINDS,
-    "solver": ("sinkhorn", "badmm-e", "badmm-q"),
-    "formulation": ("exact", "paper"),
+    "solver": SOLVERS,
+    "formulation": FORMULATIONS,
     "p0": compute.PRIORS,
     "q0": compute.PRIORS,
     "view": charts.VIEWS,
