@@ -11,6 +11,17 @@
 //     lse_n = vY + log sum_d exp(cS X + uS)         log q = norm(lse + share (log eta - lse))      vS = vY + log q - lse
 //
 // share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, as in sinkhorn.h.
+//
+// The derivative by log S stays a matrix, G: its row and column sums and its product with X would do in exact arithmetic,
+// but where the plan has all but become one-hot they are differences of like numbers, and a module with rho much below
+// alpha0 of the one before multiplies their rounding. Entry by entry a softmax takes out exactly what it should. With
+// W = softmax_n dlse_d and all that is per row or column left to badmm.h, a primal update backwards is
+//
+//     by Y of S:  G + softmax_d dlse_n                      by log P: that times rho / (a + rho)   =: H
+//     by Y of P:  H + W, which divided by rho goes to dX    by log S: H + (1 - az / rho) W
+//
+// since az / (a + rho) + (1 - az / rho) rho / (a + rho) = rho / (a + rho). For "exactly" the largest exponential of a row
+// or column must be 1, not just near the largest number: sums are tight where the weights are such that rounding grows.
 #pragma once
 
 #include "badmm.h"
@@ -34,13 +45,15 @@ template <class T> struct EntropicPrimal {
 
 template <class T> struct EntropicBadmm : Badmm<T> {
     using Base = Badmm<T>;
-    using Base::bag, Base::in, Base::keep, Base::d, Base::scratch_d, Base::dlog_p, Base::dlse_d, Base::dlse_n;
+    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
     EntropicState<T> *states;
     EntropicPrimal<T> *primals;
     ColumnLse<T> last;
-    double dc, daz; // derivatives by the state
-    T *du, *dv;
-    T *duS, *duP, *duY, *dvS, *dvY, *dvP;
+    bool tight;           // every log-sum-exp is relative to its own maximum
+    double daz;           // derivative by az of the state
+    T *G;                 // (N, Dp): by log S
+    T *duS, *duP, *du;    // column sums: of the derivative by Y of S, by log P, and of G at the start
+    T *dvY, *dvP, *dv;    // row sums: of the derivatives by both Y, and of G
 
     EntropicBadmm(const Source<T> &source, Bag<T> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t kept_states = keep ? in.K() + 1 : 2, kept_primals = keep ? in.K() + 1 : 1;
@@ -59,16 +72,25 @@ template <class T> struct EntropicBadmm : Badmm<T> {
                 primals[k] = p;
         }
         last = bag.column_lse(arena);
+        tight = expands();
         if (keep) {
-            du = bag.per_feature(arena);
+            G = arena.take<T>(bag.N * bag.Dp);
             duS = bag.per_feature(arena);
             duP = bag.per_feature(arena);
-            duY = bag.per_feature(arena);
-            dv = bag.per_sample(arena);
-            dvS = bag.per_sample(arena);
-            dvP = bag.per_sample(arena);
+            du = bag.per_feature(arena);
             dvY = bag.per_sample(arena);
+            dvP = bag.per_sample(arena);
+            dv = bag.per_sample(arena);
         }
+    }
+
+    // Whether an update takes in what the one before left multiplied by much more than 1: f, with its a + rho, is divided
+    // by this rho.
+    bool expands() const {
+        for (int64_t k = 1; k < in.K(); ++k)
+            if (in.weight(0, k - 1) + in.weight(3, k - 1) > 4 * in.weight(3, k))
+                return true;
+        return false;
     }
 
     EntropicState<T> &state(int64_t k) { return states[keep ? k : k % 2]; }
@@ -95,7 +117,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
         EntropicPrimal<T> &closing = primal(K);
         update(state(K), closing, K - 1);
         if (!in.plan())
-            bag.pool(last, closing.cS, closing.vS, this->mean);
+            bag.pool(last, closing.cS, closing.vS, this->mean, tight);
         if (keep)
             reverse();
         else if (in.plan())
@@ -115,7 +137,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
             st(o.uY + i, ld(s.u + i) * stay + (ld(bag.centred + i) + ld(s.duals.z1 + i)) * move);
         });
         this->each_n([&](int64_t i) { st(o.vP + i, ld(s.v + i) * stay - ld(s.duals.f + i) * move); });
-        bag.solve(o.columns, o.cP, o.vP);
+        bag.solve(o.columns, o.cP, o.vP, tight);
         this->each_d([&](int64_t i) { st(m.lse_d + i, ld(o.uY + i) + ld(o.columns.L + i)); });
         this->find_p(s.duals, m);
 
@@ -130,7 +152,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
             const V<T> dual = (ld(s.duals.f + i) + ld(s.duals.z2 + i)) * by_sum;
             st(o.vY + i, ld(s.v + i) * old + dual + ld(o.vP + i) * fresh);
         });
-        bag.solve(o.rows, o.cS, o.uS);
+        bag.solve(o.rows, o.cS, o.uS, tight);
         this->each_n([&](int64_t i) { st(m.lse_n + i, ld(o.vY + i) + ld(o.rows.R + i)); });
         this->find_q(s.duals, m);
         this->each_n([&](int64_t i) { st(o.vS + i, ld(o.vY + i) + ld(m.log_q + i) - ld(m.lse_n + i)); });
@@ -138,17 +160,13 @@ template <class T> struct EntropicBadmm : Badmm<T> {
 
     void reverse() {
         const int64_t K = in.K();
-        double dcS = 0, da = 0, drho = 0;
+        double da = 0, drho = 0;
         this->start_reverse();
-        this->zero_d(duS);
-        this->zero_n(dvS);
-        if (in.plan()) {
-            bag.gather(in.dP(), in.rows(), bag.dX);
-            bag.template reverse_plan<OF_X>(primal(K).rows, primal(K).marginals.q, duS, dvS, dcS);
-        } else {
-            bag.template reverse_pool<OF_X>(last, in.dy(), this->mean, dvS, dcS, this->weight);
-        }
-        reverse_update(state(K), primal(K), dcS, da, drho);
+        if (in.plan())
+            reverse_plan(primal(K));
+        else
+            reverse_pool();
+        reverse_update(state(K), primal(K), da, drho);
         in.add_dweight(0, K - 1, da);
         in.add_dweight(3, K - 1, drho);
         for (int64_t k = K - 1; k >= 0; --k) {
@@ -157,73 +175,217 @@ template <class T> struct EntropicBadmm : Badmm<T> {
             this->reverse_duals(state(k).duals, primal(k).marginals, state(k + 1).duals, k, drho, dboth);
             da = daz + dboth; // az of the next state is this module's alpha0
             drho += dboth;
-            this->copy_d(duS, du);
-            this->copy_n(dvS, dv);
-            reverse_update(state(k), primal(k), dc, da, drho);
+            reverse_update(state(k), primal(k), da, drho);
             in.add_dweight(0, k, da);
             in.add_dweight(3, k, drho);
         }
+        column_sums(du);
         this->finish_reverse(du, dv);
     }
 
-    // From dcS, duS, dvS, dlog_p, dlog_q and dlse_n: sets dc, daz, du, dv, d.f and d.log_mu, adds to d.z1, d.z2 and
-    // d.log_eta.
-    void reverse_update(const EntropicState<T> &s, const EntropicPrimal<T> &o, double dcS, double &da, double &drho) {
+    // The pooled output is the mean of X under softmax_n(log S): sets dX to what X itself has of it, G and dv, the row
+    // sums of G.
+    void reverse_pool() {
+        const T *const dy = in.dy();
+        T *const weight = this->weight;
+        for (int64_t i = 0; i < bag.D; ++i)
+            weight[i] = dy[i] * last.inverse[i];
+        fill_padding(weight, bag.D, T(0));
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            const int64_t Dp = bag.Dp;
+            const T *const X = bag.X, *const mean = this->mean;
+            T *const dX = bag.dX, *const G = this->G;
+            const auto sums = last;
+            row_blocks(begin, end, [&](auto rows, int64_t n) {
+                constexpr int R = decltype(rows)::value;
+                V<T> row[R] = {};
+                each<T>(Dp, [&](int64_t i) {
+                    const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i), y = ld(mean + i);
+                    V<T> e[R];
+                    for (int r = 0; r < R; ++r)
+                        e[r] = sums.c2 * ld(X + (n + r) * Dp + i) + sums.v2[n + r] - ref;
+                    exp2_all<T, R, TO_ZERO>(e);
+                    for (int r = 0; r < R; ++r) {
+                        const int64_t at = (n + r) * Dp + i;
+                        const V<T> share = e[r] * g, t = share * (ld(X + at) - y);
+                        st(dX + at, share);
+                        st(G + at, t);
+                        row[r] += t;
+                    }
+                });
+                for (int r = 0; r < R; ++r)
+                    dv[n + r] = lane_sum<T>(row[r]);
+            });
+        });
+        fill_padding(dv, bag.N, T(0));
+    }
+
+    // The same for the plan, S itself.
+    void reverse_plan(const EntropicPrimal<T> &closing) {
+        bag.gather(in.dP(), in.rows(), G);
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            const int64_t Dp = bag.Dp;
+            const T *const X = bag.X, *const q = closing.marginals.q;
+            T *const dX = bag.dX, *const G = this->G;
+            const auto sums = closing.rows;
+            for (int64_t n = begin; n < end; ++n) {
+                const T factor = sums.inverse[n] * q[n];
+                V<T> row = {};
+                each<T>(Dp, [&](int64_t i) {
+                    const int64_t at = n * Dp + i;
+                    const V<T> exponent = sums.c2 * ld(X + at) + ld(sums.u2 + i) - sums.ref2[n];
+                    const V<T> g = exp2v<T, TO_ZERO>(exponent) * factor * ld(G + at);
+                    st(dX + at, V<T>{});
+                    st(G + at, g);
+                    row += g;
+                });
+                dv[n] = lane_sum<T>(row);
+            }
+        });
+        fill_padding(dv, bag.N, T(0));
+    }
+
+    void column_sums(T *sums) {
+        bag.sum_columns(sums, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
+            const int64_t Dp = bag.Dp;
+            const T *const G = this->G;
+            row_blocks(begin, end, [&](auto rows, int64_t n) {
+                each<T>(Dp, [&](int64_t i) {
+                    V<T> s = ld(acc + i);
+                    for (int r = 0; r < rows.value; ++r)
+                        s += ld(G + (n + r) * Dp + i);
+                    st(acc + i, s);
+                });
+            });
+        });
+    }
+
+    // G += softmax_d dlse_n, from the derivative by log S to that by the Y it is made of: sets duS and dvY to its sums
+    // and returns its product with X.
+    double reverse_rows(const RowLse<T> &q) {
+        bag.sum_columns(duS, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t chunk, T *acc, T *) {
+            const int64_t Dp = bag.Dp;
+            const T *const X = bag.X;
+            T *const G = this->G;
+            const auto sums = q;
+            double moment = 0;
+            row_blocks(begin, end, [&](auto rows, int64_t n) {
+                constexpr int R = decltype(rows)::value;
+                V<T> row[R] = {}, with_x = {};
+                T weight[R];
+                for (int r = 0; r < R; ++r)
+                    weight[r] = dlse_n[n + r] * sums.inverse[n + r];
+                each<T>(Dp, [&](int64_t i) {
+                    const V<T> u2 = ld(sums.u2 + i);
+                    V<T> column = ld(acc + i), e[R];
+                    for (int r = 0; r < R; ++r)
+                        e[r] = sums.c2 * ld(X + (n + r) * Dp + i) + u2 - sums.ref2[n + r];
+                    exp2_all<T, R, TO_ZERO>(e);
+                    for (int r = 0; r < R; ++r) {
+                        const int64_t at = (n + r) * Dp + i;
+                        const V<T> g = ld(G + at) + e[r] * weight[r];
+                        st(G + at, g);
+                        column += g;
+                        row[r] += g;
+                        with_x += g * ld(X + at);
+                    }
+                    st(acc + i, column);
+                });
+                for (int r = 0; r < R; ++r)
+                    dvY[n + r] = lane_sum<T>(row[r]);
+                moment += lane_sum<T>(with_x);
+            });
+            bag.scalar[chunk] = moment;
+        });
+        fill_padding(dvY, bag.N, T(0));
+        return bag.sum_scalars();
+    }
+
+    // With H = fresh G and W = softmax_n dlse_d: adds (H + W) / rho to dX, sets G to H + stay W, dv to its row sums and dvP
+    // to those of H + W, whose product with X is returned.
+    double reverse_columns(const ColumnLse<T> &q, double fresh_share, double stay_share, double rho) {
+        T *const weight = this->weight;
+        this->each_d([&](int64_t i) { st(weight + i, ld(dlse_d + i) * ld(q.inverse + i)); });
+        fill_padding(weight, bag.D, T(0));
+        const T fresh = T(fresh_share), stay = T(stay_share), move = T(1 / rho);
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t chunk) {
+            const int64_t Dp = bag.Dp;
+            const T *const X = bag.X;
+            T *const dX = bag.dX, *const G = this->G;
+            const auto sums = q;
+            double moment = 0;
+            row_blocks(begin, end, [&](auto rows, int64_t n) {
+                constexpr int R = decltype(rows)::value;
+                V<T> row_Y[R] = {}, row_S[R] = {}, with_x = {};
+                each<T>(Dp, [&](int64_t i) {
+                    const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i);
+                    V<T> e[R];
+                    for (int r = 0; r < R; ++r)
+                        e[r] = sums.c2 * ld(X + (n + r) * Dp + i) + sums.v2[n + r] - ref;
+                    exp2_all<T, R, TO_ZERO>(e);
+                    for (int r = 0; r < R; ++r) {
+                        const int64_t at = (n + r) * Dp + i;
+                        const V<T> H = fresh * ld(G + at), W = e[r] * g, both = H + W, by_S = H + stay * W;
+                        st(dX + at, ld(dX + at) + both * move);
+                        st(G + at, by_S);
+                        row_Y[r] += both;
+                        row_S[r] += by_S;
+                        with_x += both * ld(X + at);
+                    }
+                });
+                for (int r = 0; r < R; ++r) {
+                    dvP[n + r] = lane_sum<T>(row_Y[r]);
+                    dv[n + r] = lane_sum<T>(row_S[r]);
+                }
+                moment += lane_sum<T>(with_x);
+            });
+            bag.scalar[chunk] = moment;
+        });
+        fill_padding(dvP, bag.N, T(0));
+        fill_padding(dv, bag.N, T(0));
+        return bag.sum_scalars();
+    }
+
+    // From G with its row sums dv, dlog_p, dlog_q and dlse_n: G and dv by the state before, adds to dX, sets daz, d.f and
+    // d.log_mu, adds to d.z1, d.z2 and d.log_eta.
+    void reverse_update(const EntropicState<T> &s, const EntropicPrimal<T> &o, double &da, double &drho) {
         const int64_t N = bag.N, D = bag.D;
         const Marginals<T> &m = o.marginals;
         const double a = m.a, rho = m.rho;
 
-        const double dshare = this->reverse_q(s.duals, m, dvS);
+        const double dshare = this->reverse_q(s.duals, m, dv);
         const double square = (a + 2 * rho) * (a + 2 * rho);
         da -= dshare * rho / square;
         drho += dshare * a / square;
-        this->each_n([&](int64_t i) { st(dvY + i, ld(dvS + i) + ld(dlse_n + i)); });
-        bag.template reverse<OF_X>(o.rows, dlse_n, scratch_d, dcS);
-        this->each_d([&](int64_t i) { st(duS + i, ld(duS + i) + ld(scratch_d + i)); });
+        const double dcS = reverse_rows(o.rows);
 
         // cS, uS, vY = (az (c, u, v) + (0, 0, f + z2) + rho (cP, uP, vP)) / (a + rho)
-        const double by_sum = 1 / (a + rho);
+        const double by_sum = 1 / (a + rho), fresh = by_sum * rho;
         daz = by_sum * (dcS * s.c + dot(duS, s.u, D) + dot(dvY, s.v, N));
         drho += by_sum * (dcS * o.cP + dot(duS, o.uP, D) + dot(dvY, o.vP, N));
         const double scale = by_sum * (dcS * o.cS + dot(duS, o.uS, D) + dot(dvY, o.vY, N));
         da -= scale;
         drho -= scale;
-        const T old = T(by_sum * s.az), fresh = T(by_sum * rho);
-        dc = by_sum * s.az * dcS;
-        double dcP = by_sum * rho * dcS;
-        this->each_d([&](int64_t i) {
-            st(du + i, ld(duS + i) * old);
-            st(duP + i, ld(duS + i) * fresh);
-        });
+        this->each_d([&](int64_t i) { st(duP + i, ld(duS + i) * T(fresh)); });
         this->each_n([&](int64_t i) {
-            const V<T> g = ld(dvY + i);
-            st(dv + i, g * old);
-            st(d.f + i, g * T(by_sum));
-            st(d.z2 + i, ld(d.z2 + i) + g * T(by_sum));
-            st(dvP + i, g * fresh);
+            const V<T> g = ld(dvY + i) * T(by_sum);
+            st(d.f + i, g);
+            st(d.z2 + i, ld(d.z2 + i) + g);
         });
-
-        this->reverse_p(m, duP);
-        this->each_d([&](int64_t i) { st(duY + i, ld(duP + i) + ld(dlse_d + i)); });
-        bag.template reverse<OF_X>(o.columns, dlse_d, dvP, dcP, this->weight);
 
         // cP, uY, vP = (c, u, v)(1 - az / rho) + (1, top + z1, -f) / rho
+        this->reverse_p(m, duP);
+        const T *const duY = d.log_mu; // what log p leaves of the column sums; lse takes the rest
         const double stay = 1 - s.az / rho;
+        const double dcP = reverse_columns(o.columns, fresh, stay, rho);
         const double dstay = dcP * s.c + dot(duY, s.u, D) + dot(dvP, s.v, N);
         const double moved = dcP - dot(dvP, s.duals.f, N) + this->total_d([&](int64_t i) {
             return ld(duY + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i));
         });
         daz -= dstay / rho;
         drho += (dstay * s.az - moved) / (rho * rho);
-        dc += stay * dcP;
-        this->each_d([&](int64_t i) {
-            st(du + i, ld(du + i) + T(stay) * ld(duY + i));
-            st(d.z1 + i, ld(d.z1 + i) + ld(duY + i) / T(rho));
-        });
-        this->each_n([&](int64_t i) {
-            st(dv + i, ld(dv + i) + T(stay) * ld(dvP + i));
-            st(d.f + i, ld(d.f + i) - ld(dvP + i) / T(rho));
-        });
+        this->each_d([&](int64_t i) { st(d.z1 + i, ld(d.z1 + i) + ld(duY + i) / T(rho)); });
+        this->each_n([&](int64_t i) { st(d.f + i, ld(d.f + i) - ld(dvP + i) / T(rho)); });
     }
 };
 

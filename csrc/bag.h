@@ -324,7 +324,7 @@ template <class T> struct Bag {
     }
 
     // R = log sum_d exp(c X + u).
-    void solve(RowLse<T> &q, double c, const T *u) {
+    void solve(RowLse<T> &q, double c, const T *u, bool tight = false) {
         q.c = T(c);
         q.c2 = T(c) * LOG2E<T>;
         const T m = largest(u, D);
@@ -336,8 +336,8 @@ template <class T> struct Bag {
             const auto sums = q;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
-                V<T> row[R] = {};
-                if (sums.c2 >= 0)
+                V<T> row[R] = {}; // left at 0, so that each row is summed tightly, where that is asked for
+                if (sums.c2 >= 0 && !tight)
                     each<T>(Dp, [&](int64_t d) {
                         V<T> e[R];
                         for (int r = 0; r < R; ++r)
