@@ -49,3 +49,9 @@ TOWARDS_MEAN = 1e-5  # log-sum-exp at r = 0.01 against the mean and the term of 
 GNP_EPSILON = 1e-4  # norms of |x| + 1e-6, and log(6) / 1e5 from max (measured 9e-6)
 ZOO_F32 = 5e-6  # float32 against float64, values and gradients, of the largest (measured 3e-7)
 ZOO_ORDER = 1e-10  # rows in another order, x of 100 and its gradients, of the largest (measured 4e-12)
+
+# Random weights of each module (tests/fuzz.py), in units of the rounding of a number: what the kernels may be off by, or
+# so many times what the reference is off by in float32. Where that is all of the result, nothing can be compared.
+FUZZ = 2e4
+FUZZ_TIMES = 20.0
+FUZZ_LOST = 1e5

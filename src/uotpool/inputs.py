@@ -128,11 +128,9 @@ def log_priors(
             checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
-        # A feature cannot be absent, so an unchecked 0 becomes the smallest number and all stays finite. A
-        # negative one is an error that shows.
+        # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative one is an error that shows.
         p0 = p0.to(X.dtype)
-        p0 = torch.where(p0 < 0, torch.nan, p0.clamp_min(torch.finfo(X.dtype).tiny))
-        log_p0 = p0.log()
+        log_p0 = _log(torch.where(p0 < 0, torch.nan, p0))
 
     if q0 is None:
         return log_p0, None, sets
@@ -147,7 +145,13 @@ def log_priors(
         total = sets.sum_n(q0_there)
         checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
     sets = sets.among(~(q0 <= 0))  # a prior of NaN is there, and spoils its set
-    return log_p0, sets.hide(q0, 1.0).log(), sets
+    return log_p0, _log(sets.hide(q0, 1.0)), sets
+
+
+def _log(prior: Tensor) -> Tensor:
+    """Log of a prior, or of the least one (1e-31 in float32), below which its gradient 1 / prior would overflow."""
+    limits = torch.finfo(prior.dtype)
+    return prior.clamp_min(limits.tiny / limits.eps).log()
 
 
 def resolve_weights(

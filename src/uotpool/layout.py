@@ -104,6 +104,13 @@ class Sets(ABC):
         E = (self.hide(Y, -torch.inf) - self.spread(self.max_n(Y.detach()))).exp()
         return E / self.spread(self._sum(E).clamp_min(1.0))
 
+    def log_softmax_n(self, Y: Tensor) -> Tensor:
+        """Log of `softmax_n`; finite filler in absent rows."""
+        # The maximum is taken off first, for the same reason.
+        Y = Y - self.spread(self.max_n(Y.detach()))
+        total = self._sum(self.hide(Y, -torch.inf).exp())
+        return Y - self.spread(total.clamp_min(1.0).log())
+
     def count(self, like: Tensor) -> Tensor:
         """Number of samples of each set, as s in the dtype of `like`."""
         return self.sum_n(torch.ones_like(like[..., :1]))

@@ -42,11 +42,11 @@ class Primal(NamedTuple):
 
 
 def start(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor) -> State:
-    log_q0 = log_q0 - sets.spread(sets.logsumexp_n(log_q0))
-    log_p0 = log_p0 - logsumexp_d(log_p0)
+    log_q0 = sets.hide(sets.log_softmax_n(log_q0), 0.0)
+    log_p0 = log_p0.log_softmax(-1)
     largest = (log_p0.amax(-1, keepdim=True) + sets.max_n(log_q0)).exp()
     return State(
-        log_S=sets.spread(log_p0) + log_q0,
+        log_S=sets.hide(sets.spread(log_p0) + log_q0, 0.0),
         log_mu=log_p0,
         log_eta=log_q0,
         Z=torch.zeros_like(X),
@@ -57,7 +57,12 @@ def start(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor) -> State:
 
 
 def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadratic: bool) -> Primal:
-    """The P update, then the S update."""
+    """The P update, then the S update.
+
+    Each block is a conditional distribution times a marginal, normalised apart: where an entry of Y is large,
+    rounding would eat the logarithm of a sum, and with it the mass of the plan. Absent rows are held at 0, since
+    nothing would hold them back from overflow.
+    """
     if quadratic:
         # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms: a step that ignores
         # it overshoots. Per set, so that batch mates do not meet.
@@ -69,12 +74,8 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
         rho_n = rho
         Y = s.log_S + (X - s.Z + sets.spread(s.z1)) / rho
 
-    lse = sets.logsumexp_n(Y)
-    shift = 0.5 * (s.log_mu - lse)
-    log_p = lse + shift
-    total = logsumexp_d(log_p)
-    log_P = Y + sets.spread(shift - total)
-    log_p = log_p - total
+    log_p = (0.5 * (s.log_mu + sets.logsumexp_n(Y))).log_softmax(-1)
+    log_P = sets.hide(sets.log_softmax_n(Y) + sets.spread(log_p), 0.0)
 
     if quadratic:
         Y = log_P + (s.Z + s.z2 - alpha0 * log_P.exp()) / rho_n
@@ -83,10 +84,9 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
         Y = (s.Z + s.z2 + rho * log_P) / (alpha0 + rho)
         share = rho / (alpha0 + 2 * rho)
     lse = logsumexp_d(Y)
-    shift = share * (s.log_eta - lse)
-    log_q = lse + shift
-    total = sets.spread(sets.logsumexp_n(log_q))
-    return Primal(log_P, log_p, Y + shift - total, log_q - total, rho)
+    log_q = sets.hide(sets.log_softmax_n(lse + share * (s.log_eta - lse)), 0.0)
+    log_S = sets.hide(Y.log_softmax(-1) + log_q, 0.0)
+    return Primal(log_P, log_p, log_S, log_q, rho)
 
 
 def step(
@@ -99,12 +99,12 @@ def step(
     rho_n = sets.spread(rho) if quadratic else rho
 
     log_mu = (alpha1 * log_p0 + rho * log_p - s.z1) / (alpha1 + rho)
-    log_mu = log_mu - logsumexp_d(log_mu)
+    log_mu = log_mu.log_softmax(-1)
     Z = s.Z + rho_n * (log_P - log_S)
     z1 = s.z1 + rho * (log_mu - log_p)
     z2 = s.z2 + rho_n * (s.log_eta - log_q)
     log_eta = (alpha2 * log_q0 + rho_n * log_q - z2) / (alpha2 + rho_n)
-    log_eta = log_eta - sets.spread(sets.logsumexp_n(log_eta))
+    log_eta = sets.hide(sets.log_softmax_n(log_eta), 0.0)
 
     largest = s.largest
     if quadratic:
