@@ -23,7 +23,7 @@ template <class T> struct Source {
     void add_dweight(int which, int64_t k, double value) const {
         if (job->dweights) {
             const int count = call().solver == UOTPOOL_SINKHORN ? 3 : 4;
-            job->dweights[(b * count + which) * K() + k] += value;
+            job->dweights[((b - job->begin) * count + which) * K() + k] += value;
         }
     }
 
@@ -60,7 +60,7 @@ template <class T> struct Source {
         const uotpool_call &c = call();
         if (job->dlog_p0) {
             const T total = T(sum(dlog_p0, c.D));
-            T *out = (T *)job->dlog_p0 + b * c.D;
+            T *out = (T *)job->dlog_p0 + (b - job->begin) * c.D;
             for (int64_t d = 0; d < c.D; ++d)
                 out[d] = dlog_p0[d] - p0[d] * total;
         }
