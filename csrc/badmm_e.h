@@ -32,8 +32,8 @@ template <class T> struct EntropicPrimal {
     T *uY, *uP, *uS, *vP, *vY, *vS;
 };
 
-template <class T> struct EntropicBadmm : Badmm<T> {
-    using Base = Badmm<T>;
+template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
+    using Base = Badmm<T, Where>;
     using Base::bag, Base::in, Base::keep, Base::d, Base::scratch_d, Base::dlog_p, Base::dlse_d, Base::dlse_n;
     EntropicState<T> *states;
     EntropicPrimal<T> *primals;
@@ -42,7 +42,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
     T *du, *dv;
     T *duS, *duP, *duY, *dvS, *dvY, *dvP;
 
-    EntropicBadmm(const Source<T> &source, Bag<T> &b, Arena &arena) : Base(source, b, arena) {
+    EntropicBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t kept_states = keep ? in.K() + 1 : 2, kept_primals = keep ? in.K() + 1 : 1;
         states = arena.take<EntropicState<T>>(kept_states);
         primals = arena.take<EntropicPrimal<T>>(kept_primals);
@@ -99,7 +99,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
         if (keep)
             reverse();
         else if (in.plan())
-            in.store_plan(bag, closing.rows, closing.marginals.q);
+            bag.store_plan(closing.rows, closing.marginals.q, in.matrix(in.call().out));
         else
             in.store_pooled(bag.top, this->mean);
     }
@@ -143,7 +143,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
         this->zero_d(duS);
         this->zero_n(dvS);
         if (in.plan()) {
-            bag.gather(in.dP(), in.rows(), bag.dX);
+            bag.load_derivatives(in.matrix(in.call().dout));
             bag.template reverse_plan<OF_X>(primal(K).rows, primal(K).marginals.q, duS, dvS, dcS);
         } else {
             bag.template reverse_pool<OF_X>(last, in.dy(), this->mean, dvS, dcS, this->weight);
