@@ -52,7 +52,7 @@ struct Sizes {
     size_t item;
 };
 
-int check(const uotpool_call &c, int backward, Sizes &sizes) {
+int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes) {
     if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.solver < UOTPOOL_SINKHORN || c.solver > UOTPOOL_BADMM_Q)
@@ -69,6 +69,8 @@ int check(const uotpool_call &c, int backward, Sizes &sizes) {
     int64_t bytes;
     if (__builtin_mul_overflow(c.M + 64, (c.D + 64) * 32, &bytes) || __builtin_mul_overflow(bytes, c.K + 64, &bytes) ||
         __builtin_mul_overflow(c.B, c.D * 8, &bytes) || __builtin_mul_overflow(c.B, c.K * 32, &bytes))
+        return UOTPOOL_BAD_ARGUMENT;
+    if (begin < 0 || end < begin || end > c.B)
         return UOTPOOL_BAD_ARGUMENT;
     sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
     sizes.weights = c.solver == UOTPOOL_SINKHORN ? 3 : 4;
@@ -93,15 +95,16 @@ int check(const uotpool_call &c, int backward, Sizes &sizes) {
             return UOTPOOL_BAD_ARGUMENT;
         return UOTPOOL_OK;
     }
-    if (c.ptr[0] != 0)
+    if (c.ptr[0] != 0 || (c.rows ? c.ptr[c.B] > c.M : c.ptr[c.B] != c.M))
         return UOTPOOL_BAD_ARGUMENT;
-    for (int64_t b = 0; b < c.B; ++b)
+    // Of these bags only: the pieces of a call look at everything once.
+    for (int64_t b = begin; b < end; ++b)
         if (c.ptr[b + 1] < c.ptr[b])
             return UOTPOOL_BAD_ARGUMENT;
-    if (c.rows ? c.ptr[c.B] > c.M : c.ptr[c.B] != c.M)
+    if (begin < end && (c.ptr[begin] < 0 || c.ptr[end] > c.M))
         return UOTPOOL_BAD_ARGUMENT;
     if (c.rows)
-        for (int64_t i = 0; i < c.ptr[c.B]; ++i)
+        for (int64_t i = c.ptr[begin]; i < c.ptr[end]; ++i)
             if (c.rows[i] < 0 || c.rows[i] >= c.M)
                 return UOTPOOL_BAD_ARGUMENT;
     return UOTPOOL_OK;
@@ -111,15 +114,16 @@ int64_t first_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b] : b
 int64_t size_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b + 1] - c.ptr[b] : c.N; }
 
 // Zeros where no bag writes: rows that are absent, and everything of an empty bag.
-void clear(const uotpool_call &c, int backward, size_t item) {
-    const bool gaps = c.rows != nullptr;
-    if (!backward) {
+void clear(const Job &job, size_t item) {
+    const uotpool_call &c = *job.call;
+    const bool gaps = c.rows != nullptr && job.begin == 0;
+    if (!job.backward) {
         if (c.head == UOTPOOL_PLAN) {
             if (gaps)
                 memset(c.out, 0, size_t(c.M * c.D) * item);
             return;
         }
-        for (int64_t b = 0; b < c.B; ++b)
+        for (int64_t b = job.begin; b < job.end; ++b)
             if (size_of(c, b) == 0)
                 memset((char *)c.out + size_t(b * c.D) * item, 0, size_t(c.D) * item);
         return;
@@ -173,8 +177,8 @@ void run_batch(void *context, int64_t task) {
         batch.status->store(UOTPOOL_NO_MEMORY);
         return;
     }
-    const int64_t begin = task * batch.bags_a_task, end = begin + batch.bags_a_task;
-    for (int64_t b = begin; b < end && b < c.B; ++b) {
+    const int64_t begin = batch.job->begin + task * batch.bags_a_task, end = begin + batch.bags_a_task;
+    for (int64_t b = begin; b < end && b < batch.job->end; ++b) {
         const int64_t n = size_of(c, b);
         if (n > 0 && !is_large(batch, n))
             batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch, &alone);
@@ -188,7 +192,7 @@ int run_bags(const Job &job, const Kernels &kernels) {
     Batch batch = {&job, &kernels, 1, kernels.chunk_rows(&job), 0, &status};
     int64_t small_rows = 0, large = 0;
     Largest small = {0, 0};
-    for (int64_t b = 0; b < c.B; ++b) {
+    for (int64_t b = job.begin; b < job.end; ++b) {
         const int64_t n = size_of(c, b);
         if (is_large(batch, n)) {
             ++large;
@@ -199,7 +203,7 @@ int run_bags(const Job &job, const Kernels &kernels) {
     }
     if (large > 0) {
         const Team together = {run_together, c.threads};
-        for (int64_t b = 0; b < c.B; ++b) {
+        for (int64_t b = job.begin; b < job.end; ++b) {
             const int64_t n = size_of(c, b);
             if (!is_large(batch, n))
                 continue;
@@ -213,67 +217,73 @@ int run_bags(const Job &job, const Kernels &kernels) {
     if (small_rows > 0) {
         batch.scratch = small.scratch(job, kernels);
         // Tasks of a size that is worth handing out, and a few for each thread so that they end together.
-        const int64_t entries = small_rows * c.D;
+        const int64_t entries = small_rows * c.D, bags = job.end - job.begin;
         int64_t tasks = entries / TASK_ENTRIES;
         tasks = tasks > 8 * c.threads ? 8 * c.threads : tasks;
-        tasks = tasks > c.B ? c.B : tasks;
+        tasks = tasks > bags ? bags : tasks;
         tasks = tasks < 1 || c.threads == 1 ? 1 : tasks;
-        batch.bags_a_task = (c.B + tasks - 1) / tasks;
-        tasks = (c.B + batch.bags_a_task - 1) / batch.bags_a_task;
+        batch.bags_a_task = (bags + tasks - 1) / tasks;
+        tasks = (bags + batch.bags_a_task - 1) / batch.bags_a_task;
         run_tasks(tasks, c.threads, run_batch, &batch);
     }
     return status.load();
 }
 
-template <class T> void sum_bags(const T *each, int64_t bags, int64_t n, T *out) {
-    for (int64_t i = 0; i < n; ++i)
+template <class T> void sum_bags(const T *each, int64_t bags, int64_t n, bool first, T *out) {
+    for (int64_t i = 0; first && i < n; ++i)
         out[i] = 0;
     for (int64_t b = 0; b < bags; ++b)
         for (int64_t i = 0; i < n; ++i)
             out[i] += each[b * n + i];
 }
 
-int run(const uotpool_call *call, int backward) {
+int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, double *carry) {
     if (!call)
         return UOTPOOL_NULL_POINTER;
     const uotpool_call &c = *call;
     Sizes sizes;
-    const int bad = check(c, backward, sizes);
+    const int bad = check(c, backward, begin, end, sizes);
     if (bad)
         return bad;
-    clear(c, backward, sizes.item);
-    Job job = {call, backward, nullptr, nullptr};
-    const int64_t weights = sizes.weights * c.K;
+    if (begin > 0 && backward && c.dweights && !carry)
+        return UOTPOOL_NULL_POINTER;
+    if (!aligned(carry, sizeof(double)))
+        return UOTPOOL_MISALIGNED;
+    Job job = {call, backward, begin, end, nullptr, nullptr};
+    clear(job, sizes.item);
+    const int64_t weights = sizes.weights * c.K, bags = end - begin;
+    if (carry && begin == 0)
+        memset(carry, 0, size_t(weights) * sizeof(double));
     void *each_p0 = nullptr;
     if (backward && c.dweights) {
-        job.dweights = (double *)calloc(size_t(c.B * weights) + 1, sizeof(double));
+        job.dweights = (double *)calloc(size_t(bags * weights) + 1, sizeof(double));
         if (!job.dweights)
             return UOTPOOL_NO_MEMORY;
     }
     if (backward && c.dlog_p0) {
-        job.dlog_p0 = c.dlog_p0;
+        job.dlog_p0 = (char *)c.dlog_p0 + size_t(begin * c.D) * sizes.item;
         if (c.p0_shared)
-            job.dlog_p0 = each_p0 = take(size_t(c.B * c.D) * sizes.item);
+            job.dlog_p0 = each_p0 = take(size_t(bags * c.D) * sizes.item);
         if (!job.dlog_p0) {
             free(job.dweights);
             return UOTPOOL_NO_MEMORY;
         }
-        for (int64_t b = 0; b < c.B; ++b)
+        for (int64_t b = begin; b < end; ++b)
             if (size_of(c, b) == 0)
-                memset((char *)job.dlog_p0 + size_t(b * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
+                memset((char *)job.dlog_p0 + size_t((b - begin) * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
     }
     const int status = run_bags(job, chosen_kernels());
     if (status == UOTPOOL_OK && backward && c.dweights) {
         if (c.dtype == UOTPOOL_FLOAT32)
-            sum_in_order(job.dweights, c.B, weights, weights, (float *)c.dweights);
+            sum_in_order(job.dweights, bags, weights, weights, carry, (float *)c.dweights);
         else
-            sum_in_order(job.dweights, c.B, weights, weights, (double *)c.dweights);
+            sum_in_order(job.dweights, bags, weights, weights, carry, (double *)c.dweights);
     }
     if (status == UOTPOOL_OK && each_p0) {
         if (c.dtype == UOTPOOL_FLOAT32)
-            sum_bags((const float *)each_p0, c.B, c.D, (float *)c.dlog_p0);
+            sum_bags((const float *)each_p0, bags, c.D, begin == 0, (float *)c.dlog_p0);
         else
-            sum_bags((const double *)each_p0, c.B, c.D, (double *)c.dlog_p0);
+            sum_bags((const double *)each_p0, bags, c.D, begin == 0, (double *)c.dlog_p0);
     }
     free(each_p0);
     free(job.dweights);
@@ -297,9 +307,17 @@ UOTPOOL_EXPORT int uotpool_set_isa(int isa) {
     return UOTPOOL_OK;
 }
 
-UOTPOOL_EXPORT int uotpool_forward(const uotpool_call *call) { return run(call, 0); }
+UOTPOOL_EXPORT int uotpool_forward(const uotpool_call *call) { return run(call, 0, 0, call ? call->B : 0, nullptr); }
 
-UOTPOOL_EXPORT int uotpool_backward(const uotpool_call *call) { return run(call, 1); }
+UOTPOOL_EXPORT int uotpool_backward(const uotpool_call *call) { return run(call, 1, 0, call ? call->B : 0, nullptr); }
+
+UOTPOOL_EXPORT int uotpool_forward_bags(const uotpool_call *call, int64_t begin, int64_t end) {
+    return run(call, 0, begin, end, nullptr);
+}
+
+UOTPOOL_EXPORT int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, double *carry) {
+    return run(call, 1, begin, end, carry);
+}
 
 UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     if (!call)
@@ -308,10 +326,10 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     uotpool_call c = *call;
     c.out = c.out ? c.out : (void *)64; // only sizes count here, and nothing is read or written
     c.dout = c.dout ? c.dout : (void *)64;
-    const int bad = check(c, backward, sizes);
+    const int bad = check(c, backward, 0, c.B, sizes);
     if (bad)
         return -bad;
-    const Job job = {&c, backward, nullptr, nullptr};
+    const Job job = {&c, backward, 0, c.B, nullptr, nullptr};
     const Kernels &kernels = chosen_kernels();
     const int64_t chunk_rows = kernels.chunk_rows(&job);
     Largest largest = {0, 0};

@@ -20,15 +20,15 @@ template <class T> struct Marginals {
     T *lse_n, *log_q, *q; // per sample
 };
 
-template <class T> struct Badmm {
+template <class T, Place Where> struct Badmm {
     const Source<T> &in;
-    Bag<T> &bag;
+    Bag<T, Where> &bag;
     const bool keep;
     T *log_p0, *p0, *log_q0, *q0, *mean, *scratch_d, *scratch_n;
     Duals<T> d; // derivatives by the duals
     T *dlog_p, *dlse_d, *dlog_p0, *dlog_q, *dlse_n, *dlog_q0, *weight;
 
-    Badmm(const Source<T> &source, Bag<T> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
+    Badmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
         log_p0 = bag.per_feature(arena);
         p0 = bag.per_feature(arena);
         mean = bag.per_feature(arena);
@@ -76,7 +76,7 @@ template <class T> struct Badmm {
     template <class F> UOTPOOL_INLINE double total_n(F f) const { return total<T>(bag.N, f); }
 
     void load() {
-        bag.load(in.X(), in.rows());
+        bag.load();
         in.log_priors(log_p0, p0, log_q0, q0);
     }
 
@@ -222,7 +222,7 @@ template <class T> struct Badmm {
         each_d([&](int64_t i) { st(dlog_p0 + i, ld(dlog_p0 + i) + ld(by_features + i) + ld(d.log_mu + i)); });
         each_n([&](int64_t i) { st(dlog_q0 + i, ld(dlog_q0 + i) + ld(by_samples + i) + ld(d.log_eta + i)); });
         in.store_dpriors(dlog_p0, p0, dlog_q0, q0);
-        in.store_dX(bag);
+        bag.store_derivatives(in.matrix(in.call().dX));
     }
 };
 

@@ -43,8 +43,8 @@ template <class T> struct EntropicPrimal {
     T *uY, *uP, *uS, *vP, *vY, *vS;
 };
 
-template <class T> struct EntropicBadmm : Badmm<T> {
-    using Base = Badmm<T>;
+template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
+    using Base = Badmm<T, Where>;
     using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
     EntropicState<T> *states;
     EntropicPrimal<T> *primals;
@@ -55,7 +55,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
     T *duS, *duP, *du;    // column sums: of the derivative by Y of S, by log P, and of G at the start
     T *dvY, *dvP, *dv;    // row sums: of the derivatives by both Y, and of G
 
-    EntropicBadmm(const Source<T> &source, Bag<T> &b, Arena &arena) : Base(source, b, arena) {
+    EntropicBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t kept_states = keep ? in.K() + 1 : 2, kept_primals = keep ? in.K() + 1 : 1;
         states = arena.take<EntropicState<T>>(kept_states);
         primals = arena.take<EntropicPrimal<T>>(kept_primals);
@@ -121,7 +121,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
         if (keep)
             reverse();
         else if (in.plan())
-            in.store_plan(bag, closing.rows, closing.marginals.q);
+            bag.store_plan(closing.rows, closing.marginals.q, in.matrix(in.call().out));
         else
             in.store_pooled(bag.top, this->mean);
     }
@@ -193,26 +193,29 @@ template <class T> struct EntropicBadmm : Badmm<T> {
         fill_padding(weight, bag.D, T(0));
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             const int64_t Dp = bag.Dp;
-            const T *const X = bag.X, *const mean = this->mean;
-            T *const dX = bag.dX, *const G = this->G;
+            const T *const mean = this->mean;
+            T *const G = this->G;
             const auto sums = last;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
+                auto given = bag.template samples<R>(n);
+                auto by_X = bag.template derivatives<R>(n);
                 V<T> row[R] = {};
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i), y = ld(mean + i);
                     V<T> e[R];
                     for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * ld(X + (n + r) * Dp + i) + sums.v2[n + r] - ref;
+                        e[r] = sums.c2 * given.get(r, i) + sums.v2[n + r] - ref;
                     exp2_all<T, R, TO_ZERO>(e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
-                        const V<T> share = e[r] * g, t = share * (ld(X + at) - y);
-                        st(dX + at, share);
+                        const V<T> share = e[r] * g, t = share * (given.get(r, i) - y);
+                        by_X.set(r, i, share);
                         st(G + at, t);
                         row[r] += t;
                     }
                 });
+                by_X.finish();
                 for (int r = 0; r < R; ++r)
                     dv[n + r] = lane_sum<T>(row[r]);
             });
@@ -222,23 +225,26 @@ template <class T> struct EntropicBadmm : Badmm<T> {
 
     // The same for the plan, S itself.
     void reverse_plan(const EntropicPrimal<T> &closing) {
-        bag.gather(in.dP(), in.rows(), G);
+        bag.gather(in.matrix(in.call().dout), G);
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             const int64_t Dp = bag.Dp;
-            const T *const X = bag.X, *const q = closing.marginals.q;
-            T *const dX = bag.dX, *const G = this->G;
+            const T *const q = closing.marginals.q;
+            T *const G = this->G;
             const auto sums = closing.rows;
             for (int64_t n = begin; n < end; ++n) {
+                auto given = bag.template samples<1>(n);
+                auto by_X = bag.template derivatives<1>(n);
                 const T factor = sums.inverse[n] * q[n];
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
                     const int64_t at = n * Dp + i;
-                    const V<T> exponent = sums.c2 * ld(X + at) + ld(sums.u2 + i) - sums.ref2[n];
+                    const V<T> exponent = sums.c2 * given.get(0, i) + ld(sums.u2 + i) - sums.ref2[n];
                     const V<T> g = exp2v<T, TO_ZERO>(exponent) * factor * ld(G + at);
-                    st(dX + at, V<T>{});
+                    by_X.set(0, i, V<T>{});
                     st(G + at, g);
                     row += g;
                 });
+                by_X.finish();
                 dv[n] = lane_sum<T>(row);
             }
         });
@@ -265,12 +271,12 @@ template <class T> struct EntropicBadmm : Badmm<T> {
     double reverse_rows(const RowLse<T> &q) {
         bag.sum_columns(duS, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t chunk, T *acc, T *) {
             const int64_t Dp = bag.Dp;
-            const T *const X = bag.X;
             T *const G = this->G;
             const auto sums = q;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
+                auto given = bag.template samples<R>(n);
                 V<T> row[R] = {}, with_x = {};
                 T weight[R];
                 for (int r = 0; r < R; ++r)
@@ -279,7 +285,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
                     const V<T> u2 = ld(sums.u2 + i);
                     V<T> column = ld(acc + i), e[R];
                     for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * ld(X + (n + r) * Dp + i) + u2 - sums.ref2[n + r];
+                        e[r] = sums.c2 * given.get(r, i) + u2 - sums.ref2[n + r];
                     exp2_all<T, R, TO_ZERO>(e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
@@ -287,7 +293,7 @@ template <class T> struct EntropicBadmm : Badmm<T> {
                         st(G + at, g);
                         column += g;
                         row[r] += g;
-                        with_x += g * ld(X + at);
+                        with_x += g * given.get(r, i);
                     }
                     st(acc + i, column);
                 });
@@ -310,29 +316,31 @@ template <class T> struct EntropicBadmm : Badmm<T> {
         const T fresh = T(fresh_share), stay = T(stay_share), move = T(1 / rho);
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t chunk) {
             const int64_t Dp = bag.Dp;
-            const T *const X = bag.X;
-            T *const dX = bag.dX, *const G = this->G;
+            T *const G = this->G;
             const auto sums = q;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
+                auto given = bag.template samples<R>(n);
+                auto by_X = bag.template derivatives<R>(n);
                 V<T> row_Y[R] = {}, row_S[R] = {}, with_x = {};
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i);
                     V<T> e[R];
                     for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * ld(X + (n + r) * Dp + i) + sums.v2[n + r] - ref;
+                        e[r] = sums.c2 * given.get(r, i) + sums.v2[n + r] - ref;
                     exp2_all<T, R, TO_ZERO>(e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> H = fresh * ld(G + at), W = e[r] * g, both = H + W, by_S = H + stay * W;
-                        st(dX + at, ld(dX + at) + both * move);
+                        by_X.set(r, i, by_X.get(r, i) + both * move);
                         st(G + at, by_S);
                         row_Y[r] += both;
                         row_S[r] += by_S;
-                        with_x += both * ld(X + at);
+                        with_x += both * given.get(r, i);
                     }
                 });
+                by_X.finish();
                 for (int r = 0; r < R; ++r) {
                     dvP[n + r] = lane_sum<T>(row_Y[r]);
                     dv[n + r] = lane_sum<T>(row_S[r]);

@@ -31,8 +31,8 @@ template <class T> struct QuadraticPrimal {
     T *inverse_d, *inverse_n; // 1 / sum_n E, 1 / sum_d F
 };
 
-template <class T> struct QuadraticBadmm : Badmm<T> {
-    using Base = Badmm<T>;
+template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
+    using Base = Badmm<T, Where>;
     using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
     QuadraticState<T> *states;
     QuadraticPrimal<T> *primals;
@@ -42,7 +42,7 @@ template <class T> struct QuadraticBadmm : Badmm<T> {
     T *rows, *columns, *rows_S, *columns_S;
     double *sums; // (chunks, 3)
 
-    QuadraticBadmm(const Source<T> &source, Bag<T> &b, Arena &arena) : Base(source, b, arena) {
+    QuadraticBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t size = bag.N * bag.Dp;
         const int64_t kept = keep ? in.K() + 1 : 2; // E of the update before is read while that of this one is made
         states = arena.take<QuadraticState<T>>(kept);
@@ -265,7 +265,7 @@ template <class T> struct QuadraticBadmm : Badmm<T> {
                 each<T>(bag.Dp, [&](int64_t i) { st(L + n * bag.Dp + i, ld(p.F + n * bag.Dp + i) * factor); });
             }
         });
-        bag.scatter(L, in.rows(), (T *)in.call().out + in.start() * bag.D);
+        bag.scatter(L, in.matrix(in.call().out));
     }
 
     void reverse() {
@@ -383,7 +383,7 @@ template <class T> struct QuadraticBadmm : Badmm<T> {
 
     void reverse_plan(const QuadraticPrimal<T> &p) {
         const int64_t Dp = bag.Dp;
-        bag.gather(in.dP(), in.rows(), A);
+        bag.gather(in.matrix(in.call().dout), A);
         memset(bag.dX, 0, size_t(bag.N * Dp) * sizeof(T));
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {

@@ -14,8 +14,9 @@ struct Team {
 struct Job {
     const uotpool_call *call;
     int backward;
-    double *dweights;   // (B, weights of the solver, K): of each bag, summed in order by api.cpp
-    void *dlog_p0;      // (B, D)
+    int64_t begin, end; // the bags of this call
+    double *dweights;   // (end - begin, weights of the solver, K): of each bag, summed in order by api.cpp
+    void *dlog_p0;      // (end - begin, D)
 };
 
 // The same for windows of images (window.h).

@@ -15,58 +15,55 @@ inline int64_t chunk_rows_of(const Job *job) {
     return rows < 4 ? 4 : rows;
 }
 
-template <class T, template <class> class Solver> size_t scratch_of(const Job *job, int64_t n) {
-    Arena arena = {nullptr, 0};
-    const Source<T> source = {job, 0, 0, n};
-    Bag<T> bag(arena, n, job->call->D, chunk_rows_of(job), job->backward);
-    Solver<T> solver(source, bag, arena);
+// A bag of several chunks is large: it is left where it is.
+template <class F> auto by_place(const Job *job, int64_t n, F f) {
+    using InScratch = Int<IN_SCRATCH>;
+    using InPlace = Int<IN_PLACE>;
+    return n > chunk_rows_of(job) ? f(InPlace{}) : f(InScratch{});
+}
+
+template <class T, Place Where, template <class, Place> class Solver>
+size_t with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+    Arena arena = {(char *)scratch, 0};
+    const Source<T> source = {job, b, first, n};
+    const uotpool_call &c = *job->call;
+    Bag<T, Where> bag(arena, source.matrix(c.X), source.matrix(c.dX), n, chunk_rows_of(job), job->backward);
+    Solver<T, Where> solver(source, bag, arena);
+    if (scratch) {
+        bag.team = team;
+        solver.run();
+    }
     return arena.used;
 }
 
-template <class T, template <class> class Solver>
-void solve_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
-    Arena arena = {(char *)scratch, 0};
-    const Source<T> source = {job, b, first, n};
-    Bag<T> bag(arena, n, job->call->D, chunk_rows_of(job), job->backward);
-    bag.team = team;
-    Solver<T> solver(source, bag, arena);
-    solver.run();
+// Solves the bag; with no scratch, only says how much it needs.
+template <template <class, Place> class Solver>
+size_t with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+    return by_place(job, n, [&](auto place) {
+        constexpr Place Where = Place(decltype(place)::value);
+        return job->call->dtype == UOTPOOL_FLOAT32 ? with_bag<float, Where, Solver>(job, b, first, n, scratch, team)
+                                                   : with_bag<double, Where, Solver>(job, b, first, n, scratch, team);
+    });
 }
 
-template <template <class> class Solver> size_t scratch_by_dtype(const Job *job, int64_t n) {
-    return job->call->dtype == UOTPOOL_FLOAT32 ? scratch_of<float, Solver>(job, n) : scratch_of<double, Solver>(job, n);
-}
-
-template <template <class> class Solver>
-void bag_by_dtype(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
-    if (job->call->dtype == UOTPOOL_FLOAT32)
-        solve_bag<float, Solver>(job, b, first, n, scratch, team);
-    else
-        solve_bag<double, Solver>(job, b, first, n, scratch, team);
+size_t with_any(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+    switch (job->call->solver) {
+    case UOTPOOL_SINKHORN:
+        return with_solver<Sinkhorn>(job, b, first, n, scratch, team);
+    case UOTPOOL_BADMM_E:
+        return with_solver<EntropicBadmm>(job, b, first, n, scratch, team);
+    default:
+        return job->call->dtype == UOTPOOL_FLOAT32 ? with_bag<float, IN_SCRATCH, QuadraticBadmm>(job, b, first, n, scratch, team)
+                                                   : with_bag<double, IN_SCRATCH, QuadraticBadmm>(job, b, first, n, scratch, team);
+    }
 }
 
 int64_t chunk_rows(const Job *job) { return chunk_rows_of(job); }
 
-size_t scratch(const Job *job, int64_t n) {
-    switch (job->call->solver) {
-    case UOTPOOL_SINKHORN:
-        return scratch_by_dtype<Sinkhorn>(job, n);
-    case UOTPOOL_BADMM_E:
-        return scratch_by_dtype<EntropicBadmm>(job, n);
-    default:
-        return scratch_by_dtype<QuadraticBadmm>(job, n);
-    }
-}
+size_t scratch(const Job *job, int64_t n) { return with_any(job, 0, 0, n, nullptr, nullptr); }
 
 void bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, const Team *team) {
-    switch (job->call->solver) {
-    case UOTPOOL_SINKHORN:
-        return bag_by_dtype<Sinkhorn>(job, b, first, n, memory, team);
-    case UOTPOOL_BADMM_E:
-        return bag_by_dtype<EntropicBadmm>(job, b, first, n, memory, team);
-    default:
-        return bag_by_dtype<QuadraticBadmm>(job, b, first, n, memory, team);
-    }
+    with_any(job, b, first, n, memory, team);
 }
 
 template <class T> size_t window_scratch_of(const WindowJob *job) {

@@ -10,7 +10,7 @@
 // w = exp((top + u) / a) both sums are products of one matrix, sum_n E f and sum_d E w; and the pooled output, which has
 // the a of the last module, is sum_n X E f / sum_n E f. That is the shared way: an exponential an entry for each
 // different alpha0. It is for the pooled output only, is given up for a bag when a sum comes out too small to be trusted (small a), and not tried for
-// one of several chunks, where E would cost as much memory as X: then each sum has its own exponentials.
+// one in place, where E would cost as much memory as X: then each sum has its own exponentials.
 #pragma once
 
 #include "solver.h"
@@ -25,9 +25,9 @@ template <class T> struct SinkhornStep {
     double a, tau1, tau2;
 };
 
-template <class T> struct Sinkhorn {
+template <class T, Place Where> struct Sinkhorn {
     const Source<T> &in;
-    Bag<T> &bag;
+    Bag<T, Where> &bag;
     const bool keep;
     bool shared;
     SinkhornStep<T> *steps;
@@ -37,8 +37,8 @@ template <class T> struct Sinkhorn {
     T E_c2;   // what E was made with; NaN: nothing yet
     T *dlog_p0, *dlog_q0, *du, *dv, *dL, *dR, *weight, *scratch_d, *scratch_n;
 
-    Sinkhorn(const Source<T> &source, Bag<T> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
-        shared = bag.chunks == 1 && !in.plan();
+    Sinkhorn(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
+        shared = Where == IN_SCRATCH && !in.plan();
         const int64_t count = keep ? in.K() : 1;
         steps = arena.take<SinkhornStep<T>>(count);
         for (int64_t k = 0; k < count; ++k) {
@@ -73,7 +73,7 @@ template <class T> struct Sinkhorn {
     }
 
     void run() {
-        bag.load(in.X(), in.rows());
+        bag.load();
         in.log_priors(log_p0, p0, log_q0, q0);
         if (!iterate()) {
             shared = false;
@@ -89,7 +89,7 @@ template <class T> struct Sinkhorn {
         if (keep)
             reverse();
         else if (in.plan())
-            in.store_plan(bag, s.rows, marginal);
+            bag.store_plan(s.rows, marginal, in.matrix(in.call().out));
         else
             in.store_pooled(bag.top, mean);
     }
@@ -268,8 +268,8 @@ template <class T> struct Sinkhorn {
         if (in.plan()) {
             // log P = exponent + log inverse + log marginal, the marginal being norm(exp(R + v / a))
             const RowLse<T> &q = step(last_k).rows;
-            bag.gather(in.dP(), in.rows(), bag.dX);
-            bag.template reverse_plan<OF_EXPONENT>(q, marginal, du, dv, moment);
+            bag.load_derivatives(in.matrix(in.call().dout));
+            bag.reverse_plan(q, marginal, du, dv, moment);
             da = LN2<double> * moment + entropy_part(dv, q.inverse, N);
             const T all = T(sum(dv, N));
             each<T>(N, [&](int64_t n) {
@@ -281,7 +281,7 @@ template <class T> struct Sinkhorn {
             if (shared)
                 reverse_shared_pool(moment);
             else
-                bag.template reverse_pool<OF_EXPONENT>(last, in.dy(), mean, dv, moment, weight);
+                bag.reverse_pool(last, in.dy(), mean, dv, moment, weight);
             da = LN2<double> * moment;
         }
         da = -da / step(last_k).a;
@@ -338,7 +338,7 @@ template <class T> struct Sinkhorn {
             a_of_v = s.a;
         }
         in.store_dpriors(dlog_p0, p0, dlog_q0, q0);
-        in.store_dX(bag);
+        bag.store_derivatives(in.matrix(in.call().dX));
     }
 
     // Sum of g log(inverse).
@@ -384,7 +384,7 @@ template <class T> struct Sinkhorn {
     // From dR: add to du; and, but for the shared way, to dX and the moment.
     void reverse_rows(SinkhornStep<T> &s, double &moment) {
         if (!shared) {
-            bag.template reverse<OF_EXPONENT>(s.rows, dR, weight, moment);
+            bag.reverse(s.rows, dR, weight, moment);
             each<T>(bag.D, [&](int64_t d) { st(du + d, ld(du + d) + ld(weight + d)); });
             return;
         }
@@ -396,7 +396,7 @@ template <class T> struct Sinkhorn {
     // From dL: add to dv, dX and the moment; the shared way for both directions.
     void reverse_columns(SinkhornStep<T> &s, double &moment_sum) {
         if (!shared) {
-            bag.template reverse<OF_EXPONENT>(s.columns, dL, dv, moment_sum, weight);
+            bag.reverse(s.columns, dL, dv, moment_sum, weight);
             return;
         }
         each<T>(bag.D, [&](int64_t d) { st(weight + d, ld(dL + d) * ld(s.columns.inverse + d)); });

@@ -18,12 +18,15 @@ template <class T> struct Source {
     int64_t start() const { return call().rows ? 0 : first; }
     int64_t row(int64_t i) const { return rows() ? rows()[i] : first + i; }
 
-    const T *X() const { return (const T *)call().X + start() * call().D; }
+    // An array of M rows, as the rows of this bag.
+    CallerMatrix<T> matrix(const void *array) const {
+        return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
+    }
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {
         if (job->dweights) {
             const int count = call().solver == UOTPOOL_SINKHORN ? 3 : 4;
-            job->dweights[(b * count + which) * K() + k] += value;
+            job->dweights[((b - job->begin) * count + which) * K() + k] += value;
         }
     }
 
@@ -60,7 +63,7 @@ template <class T> struct Source {
         const uotpool_call &c = call();
         if (job->dlog_p0) {
             const T total = T(sum(dlog_p0, c.D));
-            T *out = (T *)job->dlog_p0 + b * c.D;
+            T *out = (T *)job->dlog_p0 + (b - job->begin) * c.D;
             for (int64_t d = 0; d < c.D; ++d)
                 out[d] = dlog_p0[d] - p0[d] * total;
         }
@@ -72,21 +75,10 @@ template <class T> struct Source {
     }
 
     const T *dy() const { return (const T *)call().dout + b * call().D; }
-    const T *dP() const { return (const T *)call().dout + start() * call().D; }
-
     void store_pooled(const T *top, const T *mean) const {
         T *y = (T *)call().out + b * call().D;
         for (int64_t d = 0; d < call().D; ++d)
             y[d] = top[d] + mean[d];
-    }
-    // The plan softmax_d(rows) marginal_n takes the place of X in the bag.
-    void store_plan(Bag<T> &bag, const RowLse<T> &q, const T *marginal) const {
-        bag.plan(q, marginal);
-        bag.scatter(bag.X, rows(), (T *)call().out + start() * bag.D);
-    }
-    void store_dX(Bag<T> &bag) const {
-        if (call().dX)
-            bag.scatter(bag.dX, rows(), (T *)call().dX + start() * bag.D);
     }
 };
 

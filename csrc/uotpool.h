@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 2
+#define UOTPOOL_ABI 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -80,9 +80,20 @@ int uotpool_set_isa(int isa);
 int uotpool_forward(const uotpool_call *call);
 int uotpool_backward(const uotpool_call *call);
 
+/* The same for the bags begin .. end - 1 alone, so that a caller can cut a long call into pieces and stop in between. Pieces
+ * that follow each other from 0 to B give the bits of one call: what all bags share is summed over the pieces in order, dlog_p0 in
+ * place, dweights by `carry`, numbers of the size of dweights that belong to the caller (NULL: as in one call, begin = 0). The
+ * piece with begin = 0 starts the sums, and writes the zeros of absent rows. */
+int uotpool_forward_bags(const uotpool_call *call, int64_t begin, int64_t end);
+int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, double *carry);
+
 /* All of `out`, or of every wanted derivative, is written. */
 int uotpool_window_forward(const uotpool_window_call *call);
 int uotpool_window_backward(const uotpool_window_call *call);
+
+/* The same for the images begin .. end - 1, as above; `carry` has 3 K + 1 numbers. */
+int uotpool_window_forward_images(const uotpool_window_call *call, int64_t begin, int64_t end);
+int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begin, int64_t end, double *carry);
 
 /* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);

@@ -24,7 +24,7 @@ int64_t most_positions(const uotpool_window_call &c) {
     return product(smaller(c.kernel_h, c.H), smaller(c.kernel_w, c.W));
 }
 
-int check(const uotpool_window_call &c, int backward) {
+int check(const uotpool_window_call &c, int backward, int64_t begin, int64_t end) {
     if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.channels_last != 0 && c.channels_last != 1)
@@ -33,6 +33,8 @@ int check(const uotpool_window_call &c, int backward) {
     if (c.K < 1 || c.K > (1 << 20) || c.threads < 1 || c.threads > 4096)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.B < 0 || c.B > most || c.C < 1 || c.C > most || c.H < 1 || c.H > most || c.W < 1 || c.W > most)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (begin < 0 || end < begin || end > c.B)
         return UOTPOOL_BAD_ARGUMENT;
     const int64_t at_least_1[] = {c.kernel_h, c.kernel_w, c.stride_h, c.stride_w};
     for (int64_t size : at_least_1)
@@ -63,11 +65,12 @@ int check(const uotpool_window_call &c, int backward) {
 struct Bands {
     const WindowJob *job;
     const Kernels *kernels;
+    int64_t begin, end; // images
     int64_t rows, each; // output rows of a band, bands of an image
     int64_t colours, colour; // with two, this one: every other band
     int64_t count, a_task;   // bands of this colour, of one task
     size_t scratch;
-    double *sums; // (B, each, 3 K + 1)
+    double *sums; // (end - begin, each, 3 K + 1)
     std::atomic<int> *status;
 };
 
@@ -81,41 +84,47 @@ void run_bands(void *context, int64_t task) {
     }
     const int64_t of_colour = (bands.each - bands.colour + bands.colours - 1) / bands.colours;
     for (int64_t i = task * bands.a_task; i < smaller((task + 1) * bands.a_task, bands.count); ++i) {
-        const int64_t b = i / of_colour, band = i % of_colour * bands.colours + bands.colour;
-        double *sums = bands.sums ? bands.sums + (b * bands.each + band) * (3 * c.K + 1) : nullptr;
-        bands.kernels->window_rows(bands.job, b, band * bands.rows, smaller((band + 1) * bands.rows, c.out_h), scratch,
+        const int64_t image = i / of_colour, band = i % of_colour * bands.colours + bands.colour;
+        double *sums = bands.sums ? bands.sums + (image * bands.each + band) * (3 * c.K + 1) : nullptr;
+        bands.kernels->window_rows(bands.job, bands.begin + image, band * bands.rows, smaller((band + 1) * bands.rows, c.out_h), scratch,
                                    sums);
     }
     free(scratch);
 }
 
-template <class T> void sum_bands(const uotpool_window_call &c, const Bands &bands) {
-    const int64_t step = 3 * c.K + 1, parts = c.B * bands.each;
+template <class T> void sum_bands(const uotpool_window_call &c, const Bands &bands, double *carry) {
+    const int64_t step = 3 * c.K + 1, parts = (bands.end - bands.begin) * bands.each;
     if (c.dweights)
-        sum_in_order(bands.sums, parts, step, 3 * c.K, (T *)c.dweights);
+        sum_in_order(bands.sums, parts, step, 3 * c.K, carry, (T *)c.dweights);
     if (c.dscale)
-        sum_in_order(bands.sums + 3 * c.K, parts, step, 1, (T *)c.dscale);
+        sum_in_order(bands.sums + 3 * c.K, parts, step, 1, carry ? carry + 3 * c.K : nullptr, (T *)c.dscale);
 }
 
-int run(const uotpool_window_call *call, int backward) {
+int run(const uotpool_window_call *call, int backward, int64_t begin, int64_t end, double *carry) {
     if (!call)
         return UOTPOOL_NULL_POINTER;
     const uotpool_window_call &c = *call;
-    const int bad = check(c, backward);
+    const int bad = check(c, backward, begin, end);
     if (bad)
         return bad;
+    if (begin > 0 && backward && (c.dweights || c.dscale) && !carry)
+        return UOTPOOL_NULL_POINTER;
+    if (!aligned(carry, sizeof(double)))
+        return UOTPOOL_MISALIGNED;
+    if (carry && begin == 0)
+        memset(carry, 0, size_t(3 * c.K + 1) * sizeof(double));
     const size_t item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
     // With stride = kernel and no leftover each entry is in one window; else dX is added to.
     const bool once = c.stride_h == c.kernel_h && c.stride_w == c.kernel_w &&
                       c.out_h * c.stride_h - c.padding_h >= c.H && c.out_w * c.stride_w - c.padding_w >= c.W;
     const WindowJob job = {call, backward, most_positions(c), !once};
     if (backward && c.dX && !once)
-        memset(c.dX, 0, size_t(c.B * c.C * c.H * c.W) * item);
+        memset((char *)c.dX + size_t(begin * c.C * c.H * c.W) * item, 0, size_t((end - begin) * c.C * c.H * c.W) * item);
 
     std::atomic<int> status{UOTPOOL_OK};
     const Kernels &kernels = chosen_kernels();
-    Bands bands = {&job, &kernels, c.out_h, c.out_h > 0, 1, 0, 0, 1, kernels.window_scratch(&job), nullptr, &status};
-    const bool work = c.B > 0 && c.out_h > 0 && c.out_w > 0;
+    Bands bands = {&job, &kernels, begin, end, c.out_h, c.out_h > 0, 1, 0, 0, 1, kernels.window_scratch(&job), nullptr, &status};
+    const bool work = end > begin && c.out_h > 0 && c.out_w > 0;
     if (work) {
         // In fours: most widths then fill the lanes. At least as many as a window reaches over, so that of the bands only
         // neighbours share entries of dX: every other band first, then those between.
@@ -127,21 +136,21 @@ int run(const uotpool_window_call *call, int backward) {
             bands.colours = 2;
     }
     if (backward) {
-        bands.sums = (double *)calloc(size_t(c.B * bands.each * (3 * c.K + 1)) + 1, sizeof(double));
+        bands.sums = (double *)calloc(size_t((end - begin) * bands.each * (3 * c.K + 1)) + 1, sizeof(double));
         if (!bands.sums)
             return UOTPOOL_NO_MEMORY;
     }
     for (; work && bands.colour < bands.colours; ++bands.colour) {
-        bands.count = c.B * ((bands.each - bands.colour + bands.colours - 1) / bands.colours);
+        bands.count = (end - begin) * ((bands.each - bands.colour + bands.colours - 1) / bands.colours);
         const int64_t tasks = smaller(bands.count, c.threads == 1 ? 1 : 8 * c.threads);
         bands.a_task = (bands.count + tasks - 1) / tasks;
         run_tasks((bands.count + bands.a_task - 1) / bands.a_task, c.threads, run_bands, &bands);
     }
     if (status.load() == UOTPOOL_OK && backward) {
         if (c.dtype == UOTPOOL_FLOAT32)
-            sum_bands<float>(c, bands);
+            sum_bands<float>(c, bands, carry);
         else
-            sum_bands<double>(c, bands);
+            sum_bands<double>(c, bands, carry);
     }
     free(bands.sums);
     return status.load();
@@ -149,6 +158,19 @@ int run(const uotpool_window_call *call, int backward) {
 
 } // namespace
 
-UOTPOOL_EXPORT int uotpool_window_forward(const uotpool_window_call *call) { return run(call, 0); }
+UOTPOOL_EXPORT int uotpool_window_forward(const uotpool_window_call *call) {
+    return run(call, 0, 0, call ? call->B : 0, nullptr);
+}
 
-UOTPOOL_EXPORT int uotpool_window_backward(const uotpool_window_call *call) { return run(call, 1); }
+UOTPOOL_EXPORT int uotpool_window_backward(const uotpool_window_call *call) {
+    return run(call, 1, 0, call ? call->B : 0, nullptr);
+}
+
+UOTPOOL_EXPORT int uotpool_window_forward_images(const uotpool_window_call *call, int64_t begin, int64_t end) {
+    return run(call, 0, begin, end, nullptr);
+}
+
+UOTPOOL_EXPORT int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begin, int64_t end,
+                                                  double *carry) {
+    return run(call, 1, begin, end, carry);
+}

@@ -55,3 +55,5 @@ ZOO_ORDER = 1e-10  # rows in another order, x of 100 and its gradients, of the l
 FUZZ = 2e4
 FUZZ_TIMES = 20.0
 FUZZ_LOST = 1e5
+
+SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt (measured 0.2)

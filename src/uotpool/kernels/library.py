@@ -12,7 +12,7 @@ import os
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
 
 OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
@@ -47,8 +47,12 @@ _SIGNATURES: dict[str, tuple[type, list[type]]] = {
     "uotpool_set_isa": (c_int, [c_int]),
     "uotpool_forward": (c_int, [POINTER(Call)]),
     "uotpool_backward": (c_int, [POINTER(Call)]),
+    "uotpool_forward_bags": (c_int, [POINTER(Call), c_int64, c_int64]),
+    "uotpool_backward_bags": (c_int, [POINTER(Call), c_int64, c_int64, c_void_p]),
     "uotpool_window_forward": (c_int, [POINTER(WindowCall)]),
     "uotpool_window_backward": (c_int, [POINTER(WindowCall)]),
+    "uotpool_window_forward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64]),
+    "uotpool_window_backward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64, c_void_p]),
     "uotpool_scratch": (c_int64, [POINTER(Call), c_int]),
     "uotpool_group": (c_int, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }

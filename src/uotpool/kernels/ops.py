@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from uotpool.kernels import library
+from uotpool.kernels import library, pieces
 from uotpool.layout import DenseSets, RaggedSets, Sets
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in the header
@@ -179,9 +179,33 @@ def _call(p: Problem, *outputs: Tensor | None) -> library.Call:
     )
 
 
+def _solve(p: Problem, call: library.Call, name: str) -> None:
+    """All sets, by the function of the library with this name, in pieces where it takes long."""
+    a_row = p.X.shape[1] * (p.weights.shape[1] + 1)  # work of it, as `pieces` counts
+    if pieces.is_short(p.X.shape[0] * a_row, p.num_sets):
+        library.check(getattr(native(), name)(call))
+        return
+    carry = torch.empty(p.weights.shape, dtype=torch.float64)  # lives until the last piece is done
+    extra = (carry.data_ptr(),) if name == "uotpool_backward" else ()
+    function = getattr(native(), f"{name}_bags")
+
+    def reach(begin: int, wanted: int) -> tuple[int, int]:
+        assert p.ptr is not None
+        first = int(p.ptr[begin])
+        end = int(torch.searchsorted(p.ptr, first + wanted // a_row, right=True)) - 1
+        end = min(max(end, begin + 1), p.num_sets)
+        return end, (int(p.ptr[end]) - first) * a_row
+
+    pieces.run(
+        p.num_sets,
+        lambda begin, end: function(call, begin, end, *extra),
+        pieces.equal_reach(p.N * a_row, p.num_sets) if p.ptr is None else reach,
+    )
+
+
 def _forward(p: Problem) -> Tensor:
     out = p.X.new_empty(p.output_shape())
-    library.check(native().uotpool_forward(_call(p, None, out, None, None, None, None)))
+    _solve(p, _call(p, None, out, None, None, None, None), "uotpool_forward")
     return out
 
 
@@ -190,7 +214,7 @@ def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     pairs = zip(p.differentiable(), wanted, strict=True)
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
     dout = plain(dout)  # named, as it has to live until the call is over
-    library.check(native().uotpool_backward(_call(p, dout, None, *made)))
+    _solve(p, _call(p, dout, None, *made), "uotpool_backward")
     return made
 
 

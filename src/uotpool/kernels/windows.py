@@ -6,13 +6,14 @@ compilers and exporters, and an eager call goes past the dispatcher.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from uotpool.kernels import library
+from uotpool.kernels import library, pieces
 from uotpool.kernels.ops import (
     DTYPES,
     MOST_THREADS,
@@ -111,9 +112,23 @@ def _call(p: Problem, *outputs: Tensor | None) -> library.WindowCall:
     )
 
 
+def _solve(p: Problem, call: library.WindowCall, name: str) -> None:
+    """All images, by the function of the library with this name, in pieces where it takes long."""
+    images, channels = p.X.shape[:2]
+    entries = channels * math.prod(p.kernel_size) * math.prod(p.output_size)
+    each = entries * (p.weights.shape[1] + 1)  # work of an image, as `pieces` counts
+    if pieces.is_short(images * each, images):
+        library.check(getattr(native(), name)(call))
+        return
+    carry = torch.empty(p.weights.numel() + 1, dtype=torch.float64)  # lives until the last piece is done
+    extra = (carry.data_ptr(),) if name == "uotpool_window_backward" else ()
+    function = getattr(native(), f"{name}_images")
+    pieces.run(images, lambda begin, end: function(call, begin, end, *extra), pieces.equal_reach(each, images))
+
+
 def _forward(p: Problem) -> Tensor:
     out = p.empty_output()
-    library.check(native().uotpool_window_forward(_call(p, None, out, None, None, None)))
+    _solve(p, _call(p, None, out, None, None, None), "uotpool_window_forward")
     return out
 
 
@@ -122,7 +137,7 @@ def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     pairs = zip(p.differentiable(), wanted, strict=True)
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
     dout = resolved(dout.contiguous(memory_format=memory_format(p.X)))  # has to live until the call is over
-    library.check(native().uotpool_window_backward(_call(p, dout, None, *made)))
+    _solve(p, _call(p, dout, None, *made), "uotpool_window_backward")
     return made
 
 
