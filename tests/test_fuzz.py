@@ -1,0 +1,109 @@
+"""What fuzzing found, as cases of its own, and a part of the fuzzer (`python -m tests.fuzz 10000` for more)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import uotpool
+from tests import fuzz
+from tests import tolerances as tol
+from tests.cases import SOLVERS, step
+from uotpool import uot_plan, uot_pool
+
+CASES = 240
+GROUPS = 8
+
+each_impl = pytest.mark.parametrize("impl", ["cpu", "reference"])
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    """These are about what comes out of values that `check` refuses."""
+    with uotpool.check(False):
+        yield
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_weights_of_each_module(group):
+    """Finite, of mass 1, a mean of the samples, and the kernels as exact as the reference."""
+    for seed in range(group, CASES, GROUPS):
+        case = fuzz.draw(seed, tuple(fuzz.GRIDS)[seed // GROUPS % 2])
+        assert fuzz.failures(case) == [], (seed, case.describe())
+
+
+def randn(*size: int) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("rho", [[10.0, 0.1] * 8, [100.0, 0.01] * 8, [0.01, 100.0] * 4], ids=str)
+@each_dtype
+def test_derivatives_of_badmm_e_do_not_magnify_rounding(dtype, rho):
+    """The plan is one-hot here: X has the derivative of one sample for each feature, the weights have none."""
+    X, steps = randn(1, 10, 8).to(dtype).requires_grad_(), torch.tensor(rho, dtype=dtype, requires_grad=True)
+    y = uot_pool(X, 0.1, 1.0, 1.0, steps, solver="badmm-e", impl="cpu")
+    dX, drho = torch.autograd.grad(y.sum(), [X, steps])
+    torch.testing.assert_close(dX.sum(1), torch.ones(1, 8, dtype=dtype))
+    torch.testing.assert_close(dX.amax(1), torch.ones(1, 8, dtype=dtype))
+    assert drho.abs().max() <= tol.STRUCTURAL_ZERO
+
+
+@each_impl
+@each_dtype
+@pytest.mark.parametrize("rho", [1e-2, 1.0, 1e2])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_are_finite_beside_absent_rows(solver, rho, dtype, impl):
+    mask = randn(4, 20) < 0.3
+    mask[:, 0] = True
+    X = randn(4, 20, 8).to(dtype).requires_grad_()
+    for alpha0 in (1e-5, 1.0, 1e4):
+        y = uot_pool(X, alpha0, 1.0, 1.0, step(solver, rho), mask=mask, solver=solver, impl=impl)
+        (dX,) = torch.autograd.grad(y.sum(), X)
+        assert dX.isfinite().all(), alpha0
+        assert (dX[~mask] == 0).all()
+
+
+@each_impl
+@each_dtype
+@pytest.mark.parametrize("K", [8, 16])
+@pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
+def test_mass_where_steps_differ_by_orders_of_magnitude(solver, K, dtype, impl):
+    rho = torch.tensor([1e3, 1e-2] * (K // 2), dtype=dtype)
+    P = uot_plan(randn(2, 10, 8).to(dtype), 0.01, 0.01, 0.01, rho, solver=solver, impl=impl)
+    assert (P.sum((1, 2)) - 1).abs().max() <= tol.MASS_F32
+
+
+@each_impl
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_what_is_not_finite_spoils_all_of_its_set_and_no_other(solver, bad, impl):
+    clean = randn(3, 5, 4)
+    X = clean.clone()
+    X[1, 2, 3] = bad
+    how = {"solver": solver, "impl": impl, "K": 2}
+    weights = (1.0, 1.0, 1.0, step(solver))
+    for run in (uot_pool, uot_plan):
+        got, want = run(X, *weights, **how), run(clean, *weights, **how)
+        assert got[1].isnan().all()
+        assert torch.equal(got[::2], want[::2])
+    x = X.requires_grad_()
+    (dX,) = torch.autograd.grad(uot_pool(x, *weights, **how).sum(), x)
+    assert dX[1].isnan().all()
+    assert dX[::2].isfinite().all()
+
+
+@each_impl
+@each_dtype
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_by_the_smallest_priors_are_finite(solver, dtype, impl):
+    tiny = torch.finfo(dtype).tiny
+    q0 = torch.tensor([[tiny / 8, tiny, 10 * tiny, 0.25, 0.75]], dtype=dtype).requires_grad_()
+    p0 = torch.tensor([tiny / 8, tiny, 0.5, 0.5], dtype=dtype).requires_grad_()
+    X = 1e3 * randn(1, 5, 4).to(dtype)
+    for alpha2 in (1e-3, 1.0, 1e3):
+        y = uot_pool(X, 1.0, 1.0, alpha2, step(solver), p0=p0, q0=q0, solver=solver, impl=impl)
+        for g in torch.autograd.grad(y.sum(), [p0, q0]):
+            assert g.isfinite().all(), alpha2
