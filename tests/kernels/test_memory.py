@@ -215,7 +215,7 @@ LARGE_BAGS = [
 @each_head
 @each_solver
 def test_scratch_of_one_large_bag(solver, plan):
-    """Of N >= 200 samples and 100 to 10,000 features: else vectors of each module and chunk weigh as much as X."""
+    """N >= 200, D of 100 to 10,000: beyond, the vectors of each module and chunk weigh as much as X."""
     raw = Raw(solver, torch.float32, plan=plan, K=4)
     for n, d in LARGE_BAGS:
         size = {"B": 1, "M": n, "N": n, "D": d}
