@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "api.h"
+#include "scratch.h"
 #include "threads.h"
 
 namespace {
@@ -172,8 +173,8 @@ void run_batch(void *context, int64_t task) {
     const Batch &batch = *(const Batch *)context;
     const uotpool_call &c = *batch.job->call;
     const Team alone = {run_inline, 1};
-    void *scratch = take(batch.scratch);
-    if (!scratch) {
+    const Scratch scratch = take_scratch(batch.scratch);
+    if (!scratch.memory) {
         batch.status->store(UOTPOOL_NO_MEMORY);
         return;
     }
@@ -181,9 +182,9 @@ void run_batch(void *context, int64_t task) {
     for (int64_t b = begin; b < end && b < batch.job->end; ++b) {
         const int64_t n = size_of(c, b);
         if (n > 0 && !is_large(batch, n))
-            batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch, &alone);
+            batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch.memory, &alone);
     }
-    free(scratch);
+    give_scratch(scratch);
 }
 
 int run_bags(const Job &job, const Kernels &kernels) {
@@ -207,11 +208,11 @@ int run_bags(const Job &job, const Kernels &kernels) {
             const int64_t n = size_of(c, b);
             if (!is_large(batch, n))
                 continue;
-            void *scratch = take(kernels.scratch(&job, n));
-            if (!scratch)
+            const Scratch scratch = take_scratch(kernels.scratch(&job, n));
+            if (!scratch.memory)
                 return UOTPOOL_NO_MEMORY;
-            kernels.bag(&job, b, first_of(c, b), n, scratch, &together);
-            free(scratch);
+            kernels.bag(&job, b, first_of(c, b), n, scratch.memory, &together);
+            give_scratch(scratch);
         }
     }
     if (small_rows > 0) {

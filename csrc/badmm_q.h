@@ -1,75 +1,28 @@
-// Quadratic Bregman ADMM: solvers/badmm.py with the dual Z eliminated, and its derivative.
-//
-// The S update is log S = Y + log q - lse with Y = log P + (Z + z2 - a P) / rho, so Z + rho (log P - log S) is
-// a P + f_n with f = rho (lse - log q) - z2. A primal update with (a, rho), where Z = az Pb + f (Pb the P of the update
-// before; az = 0 at the start) and rho already has its a max(Pb, S) added, then is
-//
-//     Y = log S + (X + z1 - az Pb - f - a S) / rho       log p = norm((log mu + lse_d) / 2)      log P = Y + log p - lse
-//     Y = log P + (az Pb - a P + f + z2) / rho           log q = norm((log eta + lse_n) / 2)     log S = Y + log q - lse
-//
-// lse being the logsumexp of Y over samples and over features. The exponentials of those sums, E and F, are all there
-// is to P = E p / sum_n E and S = F q / sum_d F: two an entry, and none in the derivative, which keeps E and F of
-// every update. A column or row that underflows in P or S is still there in E or F. Entries far below the largest of
-// their row or column are zero, as their derivatives are multiplied by X again and again.
+// Quadratic Bregman ADMM: what comes out of the updates of badmm_q_forward.h, and the derivative.
 #pragma once
 
-#include "badmm.h"
+#include "badmm_q_forward.h"
 
 namespace {
 
-template <class T> struct QuadraticState {
-    double az, most;  // most: max(P, S), of the update before
-    const T *E, *F;   // its matrices
-    T *by_d, *by_n;   // P = E by_d, S = F by_n
-    T *shift;         // log S = L + shift_n
-    Duals<T> duals;
-};
-
-template <class T> struct QuadraticPrimal {
-    Marginals<T> marginals;
-    T *E, *F;
-    T *inverse_d, *inverse_n; // 1 / sum_n E, 1 / sum_d F
-};
-
-template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
-    using Base = Badmm<T, Where>;
-    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
-    QuadraticState<T> *states;
-    QuadraticPrimal<T> *primals;
-    T *L;                           // (N, Dp): Y of the last update
-    T *u, *before, *now, *v, *part; // of the entries' formulas
-    T *A, *B;                       // (N, Dp): derivatives by log S, by the P that Z holds
+template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Where> {
+    using Base = QuadraticForward<T, Where>;
+    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n, Base::L, Base::LARGE, Base::state, Base::primal;
+    T *u, *now, *v;
+    T *A, *B; // (N, Dp): derivatives by log S, by the P that Z holds
     T *rows, *columns, *rows_S, *columns_S;
+    T *tie_d;     // large bags: what an entry of the column gets if it is the largest of P
     double *sums; // (chunks, 3)
 
     QuadraticBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
-        const int64_t size = bag.N * bag.Dp;
-        const int64_t kept = keep ? in.K() + 1 : 2; // E of the update before is read while that of this one is made
-        states = arena.take<QuadraticState<T>>(kept);
-        primals = arena.take<QuadraticPrimal<T>>(kept);
-        T *first = arena.take<T>(size); // S at the start, as F
-        for (int64_t k = 0; k < kept; ++k) {
-            const QuadraticState<T> s = {0, 0, nullptr, nullptr, bag.per_feature(arena), bag.per_sample(arena),
-                                         bag.per_sample(arena), this->take_duals(arena)};
-            const QuadraticPrimal<T> p = {this->take_marginals(arena), arena.take<T>(size), arena.take<T>(size),
-                                          bag.per_feature(arena), bag.per_sample(arena)};
-            if (states) {
-                states[k] = s;
-                primals[k] = p;
-            }
-        }
-        if (states)
-            states[0].E = states[0].F = first;
-        L = arena.take<T>(size);
         u = bag.per_feature(arena);
-        before = bag.per_feature(arena);
         now = bag.per_feature(arena);
         v = bag.per_sample(arena);
-        part = bag.per_sample(arena);
         sums = arena.take<double>(bag.chunks * 3);
         if (keep) {
             A = L; // no longer needed by then
-            B = arena.take<T>(size);
+            B = LARGE ? this->E : arena.take<T>(bag.N * bag.Dp);
+            tie_d = LARGE ? bag.per_feature(arena) : nullptr;
             rows = bag.per_sample(arena);
             rows_S = bag.per_sample(arena);
             columns = bag.per_feature(arena);
@@ -77,22 +30,9 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         }
     }
 
-    QuadraticState<T> &state(int64_t k) { return states[keep ? k : k % 2]; }
-    QuadraticPrimal<T> &primal(int64_t k) { return primals[keep ? k : k % 2]; }
-
     void run() {
-        const int64_t K = in.K();
-        this->load();
-        start();
-        for (int64_t k = 0; k < K; ++k) {
-            QuadraticPrimal<T> &p = primal(k);
-            update(state(k), p, k);
-            QuadraticState<T> &next = state(k + 1);
-            this->move_duals(state(k).duals, p.marginals, next.duals, k);
-            move(p, next);
-        }
-        QuadraticPrimal<T> &closing = primal(K);
-        update(state(K), closing, K - 1);
+        this->iterate();
+        const QuadraticPrimal<T> &closing = primal(in.K());
         const Marginals<T> &m = closing.marginals;
         this->each_n([&](int64_t n) { st(v + n, ld(m.log_q + n) - ld(m.lse_n + n)); });
         if (!in.plan())
@@ -105,150 +45,26 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
             in.store_pooled(bag.top, this->mean);
     }
 
-    void start() {
-        QuadraticState<T> &s = state(0);
-        s.az = 0;
-        s.most = double(largest(this->p0, bag.D)) * double(largest(this->q0, bag.N));
-        this->zero_d(s.by_d);
-        this->copy_n(s.by_n, this->q0);
-        this->copy_n(s.shift, this->log_q0);
-        Base::start(s.duals);
-        T *F = (T *)s.F;
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            for (int64_t n = begin; n < end; ++n) {
-                this->copy_d(F + n * bag.Dp, this->p0);
-                this->copy_d(L + n * bag.Dp, this->log_p0);
-                for (int64_t i = bag.D; i < bag.Dp; ++i)
-                    L[n * bag.Dp + i] = NOTHING<T>; // so the padding has no part in sums over features
-            }
-        });
-    }
-
-    void move(const QuadraticPrimal<T> &p, QuadraticState<T> &next) {
-        const Marginals<T> &m = p.marginals;
-        next.az = m.a;
-        next.E = p.E;
-        next.F = p.F;
-        this->each_d([&](int64_t i) { st(next.by_d + i, ld(m.p + i) * ld(p.inverse_d + i)); });
-        this->each_n([&](int64_t n) {
-            st(next.by_n + n, ld(m.q + n) * ld(p.inverse_n + n));
-            st(next.shift + n, ld(m.log_q + n) - ld(m.lse_n + n));
-        });
-        // The largest entry of a column of E, or of a row of F, is 1.
-        const T of_P = largest(next.by_d, bag.D), of_S = largest(next.by_n, bag.N);
-        next.most = of_P > of_S ? of_P : of_S;
-    }
-
-    void update(const QuadraticState<T> &s, QuadraticPrimal<T> &o, int64_t k) {
-        Marginals<T> &m = o.marginals;
-        const Duals<T> &z = s.duals;
-        const int64_t Dp = bag.Dp;
-        const double a = m.a = in.weight(0, k), rho = m.rho = in.weight(3, k) + a * s.most;
-        m.share = 0.5;
-        m.both = rho;
-        const T move = T(1 / rho);
-        const T *X = bag.X;
-
-        this->each_d([&](int64_t i) {
-            st(u + i, (ld(bag.centred + i) + ld(z.z1 + i)) * move);
-            st(before + i, ld(s.by_d + i) * T(s.az / rho));
-        });
-        this->each_n([&](int64_t n) {
-            st(v + n, ld(s.shift + n) - ld(z.f + n) * move);
-            st(part + n, ld(s.by_n + n) * T(a / rho));
-        });
-        bag.max_columns(m.lse_d, [=, L = L, u = u, v = v, before = before, part = part, Eb = s.E, Fb = s.F](
-                                     int64_t n, int64_t i) {
-            const int64_t at = n * Dp + i;
-            const V<T> y =
-                ld(L + at) + ld(X + at) * move + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) - ld(Fb + at) * part[n];
-            st(L + at, y);
-            return y;
-        });
-        bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
-            const int64_t Dp = bag.Dp;
-            const T *const L = this->L, *const most = m.lse_d;
-            T *const E = o.E;
-            row_blocks(begin, end, [&](auto count, int64_t n) {
-                each<T>(Dp, [&](int64_t i) {
-                    constexpr int R = decltype(count)::value;
-                    V<T> column = ld(acc + i), e[R];
-                    const V<T> top = ld(most + i);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = (ld(L + (n + r) * Dp + i) - top) * LOG2E<T>;
-                    exp2_all<T, R, TO_ZERO>(e);
-                    for (int r = 0; r < R; ++r) {
-                        st(E + (n + r) * Dp + i, e[r]);
-                        column += e[r];
-                    }
-                    st(acc + i, column);
-                });
-            });
-        });
-        this->each_d([&](int64_t i) {
-            const V<T> sum = ld(o.inverse_d + i);
-            st(o.inverse_d + i, 1 / sum);
-            st(m.lse_d + i, ld(m.lse_d + i) + LN2<T> * log2v<T>(sum));
-        });
-        this->find_p(z, m);
-
-        this->each_d([&](int64_t i) {
-            st(u + i, ld(m.log_p + i) - ld(m.lse_d + i)); // both 0 in the padding
-            st(now + i, ld(m.p + i) * ld(o.inverse_d + i) * T(a / rho));
-        });
-        this->each_n([&](int64_t n) { st(v + n, (ld(z.f + n) + ld(z.z2 + n)) * move); });
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            const int64_t Dp = bag.Dp;
-            const T *const E = o.E, *const Eb = s.E, *const u = this->u, *const v = this->v;
-            const T *const before = this->before, *const now = this->now;
-            T *const F = o.F, *const L = this->L;
-            for (int64_t n = begin; n < end; ++n) {
-                V<T> top = NOTHING<T> - V<T>{};
-                each<T>(Dp, [&](int64_t i) {
-                    const int64_t at = n * Dp + i;
-                    const V<T> y =
-                        ld(L + at) + (ld(u + i) + v[n]) + ld(Eb + at) * ld(before + i) - ld(E + at) * ld(now + i);
-                    st(L + at, y);
-                    top = vmax(y, top);
-                });
-                const T most = lane_max<T>(top);
-                V<T> sum = {};
-                each<T>(Dp, [&](int64_t i) {
-                    const V<T> e = exp2v<T, TO_ZERO>((ld(L + n * Dp + i) - most) * LOG2E<T>);
-                    st(F + n * Dp + i, e);
-                    sum += e;
-                });
-                m.lse_n[n] = most;
-                o.inverse_n[n] = lane_sum<T>(sum);
-            }
-        });
-        fill_padding(o.inverse_n, bag.N, T(1));
-        this->each_n([&](int64_t n) {
-            const V<T> sum = ld(o.inverse_n + n);
-            st(o.inverse_n + n, 1 / sum);
-            st(m.lse_n + n, ld(m.lse_n + n) + LN2<T> * log2v<T>(sum));
-        });
-        this->find_q(z, m);
-    }
-
     // softmax over the samples of log S = L + v, in place of L, times `now`; the means.
     void pool() {
         const int64_t Dp = bag.Dp;
         bag.max_columns(u, [Dp, L = L, v = v](int64_t n, int64_t i) { return ld(L + n * Dp + i) + v[n]; });
         bag.sum_columns(now, this->mean, [&](int64_t begin, int64_t end, int64_t, T *den, T *num) {
             const int64_t Dp = bag.Dp;
-            const T *const X = bag.X, *const u = this->u, *const v = this->v;
+            const T *const u = this->u, *const v = this->v;
             T *const L = this->L;
             row_blocks(begin, end, [&](auto count, int64_t n) {
+                constexpr int R = decltype(count)::value;
+                auto given = bag.template samples<R>(n);
                 each<T>(Dp, [&](int64_t i) {
                     V<T> s = ld(den + i), t = ld(num + i);
                     const V<T> top = ld(u + i);
-                    for (int r = 0; r < count.value; ++r) {
+                    for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> e = exp2v<T, TO_ZERO>((ld(L + at) + v[n + r] - top) * LOG2E<T>);
                         st(L + at, e);
                         s += e;
-                        t += e * ld(X + at);
+                        t += e * given.get(r, i);
                     }
                     st(den + i, s);
                     st(num + i, t);
@@ -258,14 +74,25 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         this->each_d([&](int64_t i) { st(this->mean + i, ld(this->mean + i) / ld(now + i)); });
     }
 
+    // A vector of F of the last update.
+    UOTPOOL_INLINE V<T> last_F(const QuadraticPrimal<T> &p, int64_t n, int64_t i) const {
+        const int64_t at = n * bag.Dp + i;
+        if constexpr (LARGE)
+            return exp2v<T, TO_ZERO>((ld(L + at) - p.most_n[n]) * LOG2E<T>);
+        else
+            return ld(p.F + at);
+    }
+
     void store_plan(const QuadraticPrimal<T> &p) {
+        const CallerMatrix<T> out = in.matrix(in.call().out);
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
                 const T factor = p.inverse_n[n] * p.marginals.q[n];
-                each<T>(bag.Dp, [&](int64_t i) { st(L + n * bag.Dp + i, ld(p.F + n * bag.Dp + i) * factor); });
+                auto plan = out.template block<1>(n);
+                each<T>(bag.Dp, [&](int64_t i) { plan.set(0, i, last_F(p, n, i) * factor); });
+                plan.finish();
             }
         });
-        bag.scatter(L, in.matrix(in.call().out));
     }
 
     void reverse() {
@@ -275,19 +102,22 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
             reverse_plan(primal(K));
         else
             reverse_pool();
-        memset(B, 0, size_t(bag.N * bag.Dp) * sizeof(T));
+        zero_B();
         double da = 0, drho = 0, daz = 0, dmost = 0;
-        reverse_update(state(K), primal(K), nullptr, 0, da, drho, daz);
+        reverse_update(K, 0, da, drho, daz);
         finish_module(state(K), K - 1, da, drho, dmost);
         for (int64_t k = K - 1; k >= 0; --k) {
             const QuadraticState<T> &next = state(k + 1);
-            add_to_largest_S(next, dmost);
+            if (!LARGE)
+                add_to_largest_S(next, dmost);
+            else if (next.tied > 0)
+                this->each_n([&](int64_t n) { st(rows_S + n, ld(rows_S + n) + ld(next.tied_n + n) * tie_value(next, dmost)); });
             double dboth = 0;
             drho = 0;
             this->reverse_duals(state(k).duals, primal(k).marginals, next.duals, k, drho, dboth);
             drho += dboth;
             da = daz;
-            reverse_update(state(k), primal(k), &next, dmost, da, drho, daz);
+            reverse_update(k, dmost, da, drho, daz);
             finish_module(state(k), k, da, drho, dmost);
         }
         add_to_largest_prior(this->p0, bag.D, dmost * state(0).most, columns_S);
@@ -302,6 +132,18 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         dmost = drho * in.weight(0, k);
     }
 
+    void zero_B() {
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            memset(B + begin * bag.Dp, 0, size_t((end - begin) * bag.Dp) * sizeof(T));
+        });
+    }
+
+    // What each of the largest entries gets of the derivative by them.
+    static T tie_value(const QuadraticState<T> &s, double dmost) {
+        return s.tied > 0 ? T(dmost * s.most / double(s.tied)) : T(0);
+    }
+
+    // Small bags:
     int64_t ties(const QuadraticState<T> &s) const { return ties_P(s, 0) + ties_S(s, 0); }
 
     // The entries of P that are as large as `most`; each gets `value` added to the derivative by its logarithm, A.
@@ -366,15 +208,18 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         fill_padding(u, bag.D, T(0));
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
+                auto given = bag.template samples<1>(n);
+                auto wanted = bag.template derivatives<1>(n);
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
                     const int64_t at = n * Dp + i;
                     const V<T> share = ld(L + at) * ld(u + i);
-                    const V<T> t = share * (ld(bag.X + at) - ld(this->mean + i));
-                    st(bag.dX + at, share);
+                    const V<T> t = share * (given.get(0, i) - ld(this->mean + i));
+                    wanted.set(0, i, share);
                     st(A + at, t);
                     row += t;
                 });
+                wanted.finish();
                 rows_S[n] = lane_sum<T>(row);
             }
         });
@@ -383,18 +228,19 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
 
     void reverse_plan(const QuadraticPrimal<T> &p) {
         const int64_t Dp = bag.Dp;
-        bag.gather(in.matrix(in.call().dout), A);
-        memset(bag.dX, 0, size_t(bag.N * Dp) * sizeof(T));
+        const CallerMatrix<T> given = in.matrix(in.call().dout);
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
                 const T factor = p.inverse_n[n] * p.marginals.q[n];
+                auto wanted = bag.template derivatives<1>(n);
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
-                    const int64_t at = n * Dp + i;
-                    const V<T> t = ld(A + at) * ld(p.F + at) * factor;
-                    st(A + at, t);
+                    const V<T> t = given.entries(n, i) * last_F(p, n, i) * factor; // from L, where A is
+                    wanted.set(0, i, V<T>{});
+                    st(A + n * Dp + i, t);
                     row += t;
                 });
+                wanted.finish();
                 rows_S[n] = lane_sum<T>(row);
             }
         });
@@ -408,10 +254,21 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         return s;
     }
 
-    // From A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and to dX. `made` is
-    // the state that this update led to, for the derivative by its largest entry.
-    void reverse_update(const QuadraticState<T> &s, const QuadraticPrimal<T> &o, const QuadraticState<T> *made,
-                        double dmost, double &da, double &drho, double &daz) {
+    // f(Int<R>, first, buffers) for blocks of rows.
+    template <class F> void blocks(int64_t begin, int64_t end, F f) {
+        if constexpr (LARGE)
+            this->with_buffers(begin, end, f);
+        else
+            row_blocks(begin, end, [&](auto count, int64_t first) { f(count, first, RowBuffers<T>{}); });
+    }
+
+    // Through update k: from A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and to
+    // dX. dmost is by the largest entry of the state that it led to.
+    void reverse_update(int64_t k, double dmost, double &da, double &drho, double &daz) {
+        const QuadraticState<T> &s = state(k);
+        const QuadraticPrimal<T> &o = primal(k);
+        const QuadraticState<T> *const made = k < in.K() ? &state(k + 1) : nullptr;
+        const T tie = LARGE && made ? tie_value(*made, dmost) : T(0);
         const int64_t N = bag.N;
         const Marginals<T> &m = o.marginals;
         const double a = m.a, rho = m.rho;
@@ -423,27 +280,34 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         this->each_d([&](int64_t i) { st(now + i, ld(m.p + i) * ld(o.inverse_d + i)); });
         bag.sum_columns(columns, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *) {
             const int64_t Dp = bag.Dp;
-            const T *const E = o.E, *const F = o.F, *const Eb = s.E, *const v = this->v, *const now = this->now;
-            const T *const by_d = s.by_d;
-            T *const A = this->A, *const B = this->B;
+            const T *const v = this->v, *const now = this->now, *const by_d = s.by_d;
             double with_P = 0, with_Pb = 0;
-            row_blocks(begin, end, [&](auto count, int64_t first) {
+            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) {
                 constexpr int R = decltype(count)::value;
+                const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, true);
+                T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
+                T tied[R];
+                for (int r = 0; LARGE && r < R; ++r)
+                    tied[r] = made && made->tied_n[first + r] > 0 ? tie : T(0);
                 V<T> row[R] = {}, sum_P = {}, sum_Pb = {};
                 each<T>(Dp, [&](int64_t i) {
                     V<T> column = ld(acc + i);
                     const V<T> by_P = ld(now + i), by_Pb = ld(by_d + i);
                     for (int r = 0; r < R; ++r) {
-                        const int64_t at = (first + r) * Dp + i;
-                        const V<T> y = ld(A + at) + ld(F + at) * v[first + r];
-                        const V<T> P = ld(E + at) * by_P, yP = y * P;
+                        const int64_t at = r * Dp + i;
+                        const V<T> F = ld(here.F + at);
+                        V<T> y = ld(A + at);
+                        if constexpr (LARGE)
+                            y += where_one<T>(F, tied[r] - V<T>{});
+                        y += F * v[first + r];
+                        const V<T> P = ld(here.E + at) * by_P, yP = y * P;
                         const V<T> g = y - a_rho * yP + P * ld(B + at);
                         st(A + at, g);
                         st(B + at, az_rho * y);
                         column += g;
                         row[r] += y;
                         sum_P += yP;
-                        sum_Pb += y * ld(Eb + at) * by_Pb;
+                        sum_Pb += y * ld(here.Eb + at) * by_Pb;
                     }
                     st(acc + i, column);
                 });
@@ -467,8 +331,15 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
             st(d.f + n, ld(rows + n) * by_rho);
             st(d.z2 + n, ld(d.z2 + n) + ld(rows + n) * by_rho);
         });
-        if (made)
+        if (LARGE) {
+            this->each_d([&](int64_t i) {
+                const V<T> count = made ? ld(made->tied_d + i) : V<T>{};
+                st(columns + i, ld(columns + i) + count * tie);
+                st(tie_d + i, count > 0 ? tie - V<T>{} : V<T>{});
+            });
+        } else if (made) {
             add_to_largest_P(*made, dmost);
+        }
 
         // log P = Y + log p - lse;  Y = log S + (X + z1 - az Pb - f - a S) / rho
         this->reverse_p(m, columns);
@@ -476,35 +347,42 @@ template <class T, Place Where> struct QuadraticBadmm : Badmm<T, Where> {
         fill_padding(u, bag.D, T(0));
         bag.sum_columns(columns, columns_S, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *acc_S) {
             const int64_t Dp = bag.Dp;
-            const T *const E = o.E, *const Eb = s.E, *const Fb = s.F, *const u = this->u, *const X = bag.X;
-            const T *const by_d = s.by_d, *const by_n = s.by_n;
-            T *const A = this->A, *const B = this->B, *const dX = bag.dX;
+            const T *const u = this->u, *const by_d = s.by_d, *const by_n = s.by_n, *const tie_d = this->tie_d;
             double with_X = 0, with_S = 0, with_Pb_too = 0;
-            row_blocks(begin, end, [&](auto count, int64_t first) {
+            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) {
                 constexpr int R = decltype(count)::value;
+                const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, false);
+                T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
+                auto given = bag.template samples<R>(first);
+                auto wanted = bag.template derivatives<R>(first);
                 V<T> row[R] = {}, row_S[R] = {}, sum_X = {}, sum_S = {}, sum_Pb = {};
                 each<T>(Dp, [&](int64_t i) {
                     V<T> column = ld(acc + i), column_S = ld(acc_S + i);
                     const V<T> by_E = ld(u + i), by_Pb = ld(by_d + i);
                     for (int r = 0; r < R; ++r) {
-                        const int64_t at = (first + r) * Dp + i;
-                        const V<T> y = ld(A + at) + ld(E + at) * by_E;
-                        const V<T> yS = y * ld(Fb + at) * by_n[first + r];
+                        const int64_t at = r * Dp + i;
+                        const V<T> E = ld(here.E + at);
+                        V<T> y = ld(A + at);
+                        if constexpr (LARGE)
+                            y += where_one<T>(E, ld(tie_d + i));
+                        y += E * by_E;
+                        const V<T> yS = y * ld(here.Fb + at) * by_n[first + r];
                         const V<T> g = y - a_rho * yS;
                         st(A + at, g);
                         st(B + at, ld(B + at) - az_rho * y);
-                        st(dX + at, ld(dX + at) + y * by_rho);
+                        wanted.set(r, i, wanted.get(r, i) + y * by_rho);
                         column += y;
                         column_S += g;
                         row[r] += y;
                         row_S[r] += g;
-                        sum_X += y * ld(X + at);
+                        sum_X += y * given.get(r, i);
                         sum_S += yS;
-                        sum_Pb += y * ld(Eb + at) * by_Pb;
+                        sum_Pb += y * ld(here.Eb + at) * by_Pb;
                     }
                     st(acc + i, column);
                     st(acc_S + i, column_S);
                 });
+                wanted.finish();
                 for (int r = 0; r < R; ++r) {
                     rows[first + r] = lane_sum<T>(row[r]);
                     rows_S[first + r] = lane_sum<T>(row_S[r]);

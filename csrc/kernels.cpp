@@ -53,8 +53,7 @@ size_t with_any(const Job *job, int64_t b, int64_t first, int64_t n, void *scrat
     case UOTPOOL_BADMM_E:
         return with_solver<EntropicBadmm>(job, b, first, n, scratch, team);
     default:
-        return job->call->dtype == UOTPOOL_FLOAT32 ? with_bag<float, IN_SCRATCH, QuadraticBadmm>(job, b, first, n, scratch, team)
-                                                   : with_bag<double, IN_SCRATCH, QuadraticBadmm>(job, b, first, n, scratch, team);
+        return with_solver<QuadraticBadmm>(job, b, first, n, scratch, team);
     }
 }
 

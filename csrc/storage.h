@@ -230,6 +230,21 @@ template <class T, Place Where> struct Storage {
                 });
             });
         });
+        max_chunks(m);
+    }
+
+    // The same where rows come in blocks: f(begin, end, take) calls take(row) for each row of a chunk.
+    template <class F> void max_rows(T *m, const F &f) {
+        over_chunks([&](int64_t begin, int64_t end, int64_t i) {
+            const int64_t Dp = this->Dp;
+            T *const pm = chunks == 1 ? m : partial + i * Dp;
+            each<T>(Dp, [&](int64_t d) { st(pm + d, T(-__builtin_inf()) - V<T>{}); });
+            f(begin, end, [=](const T *row) { each<T>(Dp, [=](int64_t d) { st(pm + d, vmax(ld(row + d), ld(pm + d))); }); });
+        });
+        max_chunks(m);
+    }
+
+    void max_chunks(T *m) const {
         if (chunks == 1)
             return;
         each<T>(Dp, [&](int64_t d) {

@@ -98,6 +98,13 @@ int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begi
 /* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);
 
+/* Scratch of 256 KiB and more is kept for the next call, up to a limit of bytes in all (128 MiB until another is set). Free what
+ * is kept and not in use: how many bytes that was. How many are kept. Set the limit, and free what is above it; negative: leave
+ * it. It returns the limit. All of them may be called at any time from any thread. */
+int64_t uotpool_free_scratch(void);
+int64_t uotpool_kept_scratch(void);
+int64_t uotpool_limit_scratch(int64_t bytes);
+
 /* Rows grouped by bag in their order, from the bag of each row (any order) and which rows are there (one byte
  * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of bag i / N. */
 int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N, int64_t *ptr,

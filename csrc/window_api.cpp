@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "api.h"
+#include "scratch.h"
 #include "threads.h"
 
 namespace {
@@ -77,8 +78,8 @@ struct Bands {
 void run_bands(void *context, int64_t task) {
     const Bands &bands = *(const Bands *)context;
     const uotpool_window_call &c = *bands.job->call;
-    void *scratch = take(bands.scratch);
-    if (!scratch) {
+    const Scratch scratch = take_scratch(bands.scratch);
+    if (!scratch.memory) {
         bands.status->store(UOTPOOL_NO_MEMORY);
         return;
     }
@@ -86,10 +87,10 @@ void run_bands(void *context, int64_t task) {
     for (int64_t i = task * bands.a_task; i < smaller((task + 1) * bands.a_task, bands.count); ++i) {
         const int64_t image = i / of_colour, band = i % of_colour * bands.colours + bands.colour;
         double *sums = bands.sums ? bands.sums + (image * bands.each + band) * (3 * c.K + 1) : nullptr;
-        bands.kernels->window_rows(bands.job, bands.begin + image, band * bands.rows, smaller((band + 1) * bands.rows, c.out_h), scratch,
-                                   sums);
+        bands.kernels->window_rows(bands.job, bands.begin + image, band * bands.rows, smaller((band + 1) * bands.rows, c.out_h),
+                                   scratch.memory, sums);
     }
-    free(scratch);
+    give_scratch(scratch);
 }
 
 template <class T> void sum_bands(const uotpool_window_call &c, const Bands &bands, double *carry) {

@@ -195,3 +195,25 @@ def test_derivatives_of_what_follows(solver, run, name):
         results = (run(X, *weights, solver=solver, impl=impl) for impl in ("cpu", "reference"))
         got, want = (torch.autograd.grad(COTANGENTS[name](y), X)[0] for y in results)
         torch.testing.assert_close(got, want, rtol=0.0, atol=tol.F64)
+
+
+# Of several chunks: such a bag is left where it is, with rows that end in the middle of a vector, and BADMM-Q
+# keeps its state after every third update only. The largest entries of the last one are many, and share a
+# derivative.
+IN_PLACE = {
+    "dense": (4, False, lambda: dense(1, 700, 201)),
+    "masked": (3, False, lambda: masked(2, 700, 201)),
+    "by an index": (7, True, lambda: ragged("index", [700, 3, 660], 201)),
+    "tied": (4, False, lambda: tied(dense(1, 1400, 96, p0="uniform", q0=False))),
+}
+
+
+def tied(problem):
+    return problem._replace(X=(3 * problem.X).round())
+
+
+@pytest.mark.parametrize("case", IN_PLACE)
+@each_solver
+def test_bags_in_place(solver, case):
+    K, plan, problem = IN_PLACE[case]
+    compare(problem(), modules(solver, K), solver, plan=plan, slack=tol.KERNEL_LARGE)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
 
+from bench.memory import Probe, extra_bytes
 from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
 from uotpool import uot_pool
+from uotpool.experiments.timing import BOTH
 from uotpool.kernels import library
 
 SHAPES = {
@@ -195,6 +198,41 @@ def test_scratch_backward_grows_by_vectors_but_for_the_quadratic_problem(solver,
     most = {"sinkhorn": 3, "badmm-e": 3, "badmm-q": 9}[solver]
     assert one <= matrices(most, dtype.itemsize) + vectors(120, dtype.itemsize)
     assert matrices(1, dtype.itemsize) > 3 * vectors(40, dtype.itemsize)  # so the bounds above tell them apart
+
+
+# One large bag, as many times X: K = 4, float32, one thread; with dX, which is one of them.
+MOST_OF_X = {"sinkhorn": 2.2, "badmm-e": 2.2, "badmm-q": 6.0}
+LARGE_BAGS = [
+    (200, 700),
+    (500, 500),
+    (200, 10_000),
+    (10_000, 512),
+    (10_000, 513),
+    (100_000, 100),
+    (10**6, 512),
+]
+
+
+@each_head
+@each_solver
+def test_scratch_of_one_large_bag(solver, plan):
+    """N >= 200, D of 100 to 10,000: beyond, the vectors of each module and chunk weigh as much as X."""
+    raw = Raw(solver, torch.float32, plan=plan, K=4)
+    for n, d in LARGE_BAGS:
+        size = {"B": 1, "M": n, "N": n, "D": d}
+        X = 4 * n * d
+        assert raw.scratch(True, **size) + X <= MOST_OF_X[solver] * X, (n, d)
+        assert raw.scratch(False, **size) <= (MOST_OF_X[solver] - 1) * X, (n, d)
+        # without dX there is one in scratch, since the others are made with it
+        assert raw.scratch(True, **size, dX=None) <= MOST_OF_X[solver] * X, (n, d)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
+@each_solver
+def test_resident_memory_of_one_large_bag(solver):
+    """Of a whole forward and backward pass through the layer, as `python -m bench memory` measures it."""
+    probe = Probe((1, 5000, 512), f"uotp-{solver}", {"K": 4}, BOTH)
+    assert extra_bytes(probe, threads=1) <= MOST_OF_X[solver] * 4 * 5000 * 512
 
 
 @each_solver

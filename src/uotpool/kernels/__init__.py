@@ -1,1 +1,1 @@
-"""The fused CPU kernels: `library` loads them, `ops` and `windows` make them torch operations."""
+"""The fused CPU kernels: `library` loads them, `ops` and `windows` make them torch operations; `scratch`."""

@@ -54,6 +54,9 @@ _SIGNATURES: dict[str, tuple[type, list[type]]] = {
     "uotpool_window_forward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64]),
     "uotpool_window_backward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64, c_void_p]),
     "uotpool_scratch": (c_int64, [POINTER(Call), c_int]),
+    "uotpool_free_scratch": (c_int64, []),
+    "uotpool_kept_scratch": (c_int64, []),
+    "uotpool_limit_scratch": (c_int64, [c_int64]),
     "uotpool_group": (c_int, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 

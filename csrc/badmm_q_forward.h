@@ -1,0 +1,452 @@
+// Quadratic Bregman ADMM: solvers/badmm.py with the dual Z eliminated, and its derivative.
+//
+// The S update is log S = Y + log q - lse with Y = log P + (Z + z2 - a P) / rho, so Z + rho (log P - log S) is
+// a P + f_n with f = rho (lse - log q) - z2. A primal update with (a, rho), where Z = az Pb + f (Pb the P of the update
+// before; az = 0 at the start) and rho already has its a max(Pb, S) added, then is
+//
+//     Y = log S + (X + z1 - az Pb - f - a S) / rho       log p = norm((log mu + lse_d) / 2)      log P = Y + log p - lse
+//     Y = log P + (az Pb - a P + f + z2) / rho           log q = norm((log eta + lse_n) / 2)     log S = Y + log q - lse
+//
+// lse being the logsumexp of Y over samples and over features. The exponentials of those sums, E and F, are all there
+// is to P = E p / sum_n E and S = F q / sum_d F: two an entry, and none in the derivative of a small bag, which keeps E and F of
+// every update. For a large one that would be 2 K + 2 times X: it keeps L and E after every third update, and computes those in
+// between again, a few rows at a time (badmm_q_rows.h). A column or row that underflows in P or S is still there in E or F. Entries far below the largest of
+// their row or column are zero, as their derivatives are multiplied by X again and again.
+#pragma once
+
+#include "badmm.h"
+#include "badmm_q_rows.h"
+
+namespace {
+
+template <class T> struct QuadraticState {
+    double az, most;  // most: max(P, S), of the update before
+    const T *E, *F;   // its matrices
+    T *by_d, *by_n;   // P = E by_d, S = F by_n
+    T *shift;         // log S = L + shift_n
+    Duals<T> duals;
+    // Large bags: how many entries of each column of P, of each row of S, and in all are as large as `most`.
+    T *tied_d, *tied_n;
+    int64_t tied;
+};
+
+// What stands for the columns in the formulas of the entries.
+template <class T> struct QuadraticColumns {
+    T *u, *before, *top; // of the P update; top: the largest of the column
+    T *u_S, *now;        // of the S update
+};
+
+template <class T> struct QuadraticPrimal {
+    Marginals<T> marginals;
+    T *E, *F;
+    T *inverse_d, *inverse_n; // 1 / sum_n E, 1 / sum_d F
+    QuadraticColumns<T> columns;
+    T *most_n; // large bags: the largest of each row of L
+};
+
+// Entries of some rows at an update: E and F of it, and of the one before.
+template <class T> struct QuadraticEntries {
+    const T *E, *F, *Eb, *Fb;
+};
+
+template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
+    using Base = Badmm<T, Where>;
+    using Base::bag, Base::in, Base::keep;
+    static constexpr bool LARGE = Where == IN_PLACE;
+    static constexpr int64_t SEGMENT = 3; // updates from one checkpoint to the next
+    QuadraticState<T> *states;
+    QuadraticPrimal<T> *primals;
+    T *L;        // (N, Dp): Y of the last update
+    T *E;        // large bags: (N, Dp), E of the last update
+    T *kept;     // large bags: L and E at the start of each segment but the first
+    T *v, *part; // small bags: what stands for the samples in the formulas
+    T *buffers;  // large bags: (threads, RowBuffers, 4, Dp)
+    Slots slots;
+
+    QuadraticForward(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
+        const int64_t size = bag.N * bag.Dp;
+        const int64_t count = keep ? in.K() + 1 : 2; // E of the update before is read while that of this one is made
+        states = arena.take<QuadraticState<T>>(count);
+        primals = arena.take<QuadraticPrimal<T>>(count);
+        T *first = LARGE ? nullptr : arena.take<T>(size); // S at the start, as F
+        const QuadraticColumns<T> shared = take_columns(arena);
+        for (int64_t k = 0; k < count; ++k) {
+            const QuadraticState<T> s = {0,
+                                         0,
+                                         nullptr,
+                                         nullptr,
+                                         bag.per_feature(arena),
+                                         bag.per_sample(arena),
+                                         bag.per_sample(arena),
+                                         this->take_duals(arena),
+                                         LARGE && keep ? bag.per_feature(arena) : nullptr,
+                                         LARGE && keep ? bag.per_sample(arena) : nullptr,
+                                         0};
+            const QuadraticPrimal<T> p = {this->take_marginals(arena),
+                                          LARGE ? nullptr : arena.take<T>(size),
+                                          LARGE ? nullptr : arena.take<T>(size),
+                                          bag.per_feature(arena),
+                                          bag.per_sample(arena),
+                                          LARGE && keep ? take_columns(arena) : shared,
+                                          LARGE ? bag.per_sample(arena) : nullptr};
+            if (states) {
+                states[k] = s;
+                primals[k] = p;
+            }
+        }
+        if (states)
+            states[0].E = states[0].F = first;
+        L = arena.take<T>(size);
+        if (LARGE) {
+            const int64_t threads = in.call().threads;
+            E = arena.take<T>(size);
+            kept = keep ? arena.take<T>(2 * size * (in.K() / SEGMENT)) : nullptr;
+            buffers = arena.take<T>(threads * RowBuffers<T>::count * 4 * bag.Dp);
+            slots = {arena.take<int>(threads), threads};
+            if (slots.busy)
+                memset(slots.busy, 0, size_t(threads) * sizeof(int));
+        } else {
+            v = bag.per_sample(arena);
+            part = bag.per_sample(arena);
+        }
+    }
+
+    QuadraticColumns<T> take_columns(Arena &arena) const {
+        return {bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena),
+                bag.per_feature(arena)};
+    }
+
+    QuadraticState<T> &state(int64_t k) { return states[keep ? k : k % 2]; }
+    QuadraticPrimal<T> &primal(int64_t k) { return primals[keep ? k : k % 2]; }
+
+    // All updates. L and the last primal then have the plan.
+    void iterate() {
+        const int64_t K = in.K();
+        this->load();
+        start();
+        for (int64_t k = 0; k < K; ++k) {
+            QuadraticPrimal<T> &p = primal(k);
+            update(k, k);
+            QuadraticState<T> &next = state(k + 1);
+            this->move_duals(state(k).duals, p.marginals, next.duals, k);
+            move(p, next);
+            if (LARGE && keep)
+                count_ties(p, next);
+        }
+        update(K, K - 1);
+    }
+
+    void start() {
+        QuadraticState<T> &s = state(0);
+        s.az = 0;
+        s.most = double(largest(this->p0, bag.D)) * double(largest(this->q0, bag.N));
+        this->zero_d(s.by_d);
+        this->copy_n(s.by_n, this->q0);
+        this->copy_n(s.shift, this->log_q0);
+        Base::start(s.duals);
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            for (int64_t n = begin; n < end; ++n) {
+                this->copy_d(LARGE ? E + n * bag.Dp : (T *)s.F + n * bag.Dp, this->p0); // of E just something finite
+                start_row(L + n * bag.Dp);
+            }
+        });
+    }
+
+    void start_row(T *row) const {
+        this->copy_d(row, this->log_p0);
+        fill_padding(row, bag.D, NOTHING<T>); // so the padding has no part in sums over features
+    }
+
+    void move(const QuadraticPrimal<T> &p, QuadraticState<T> &next) {
+        const Marginals<T> &m = p.marginals;
+        next.az = m.a;
+        next.E = p.E;
+        next.F = p.F;
+        this->each_d([&](int64_t i) { st(next.by_d + i, ld(m.p + i) * ld(p.inverse_d + i)); });
+        this->each_n([&](int64_t n) {
+            st(next.by_n + n, ld(m.q + n) * ld(p.inverse_n + n));
+            st(next.shift + n, ld(m.log_q + n) - ld(m.lse_n + n));
+        });
+        // The largest entry of a column of E, or of a row of F, is 1.
+        const T of_P = largest(next.by_d, bag.D), of_S = largest(next.by_n, bag.N);
+        next.most = of_P > of_S ? of_P : of_S;
+    }
+
+    // Update k, which has the weights of module `of`.
+    void update(int64_t k, int64_t of) {
+        const QuadraticState<T> &s = state(k);
+        QuadraticPrimal<T> &o = primal(k);
+        Marginals<T> &m = o.marginals;
+        const Duals<T> &z = s.duals;
+        const QuadraticColumns<T> &by = o.columns;
+        const double a = m.a = in.weight(0, of), rho = m.rho = in.weight(3, of) + a * s.most;
+        m.share = 0.5;
+        m.both = rho;
+        const T move = T(1 / rho);
+
+        this->each_d([&](int64_t i) {
+            st(by.u + i, (ld(bag.centred + i) + ld(z.z1 + i)) * move);
+            st(by.before + i, ld(s.by_d + i) * T(s.az / rho));
+        });
+        if constexpr (LARGE) {
+            find_E_in_place(k);
+        } else {
+            this->each_n([&](int64_t n) {
+                st(v + n, ld(s.shift + n) - ld(z.f + n) * move);
+                st(part + n, ld(s.by_n + n) * T(a / rho));
+            });
+            find_E(s, o);
+        }
+        this->each_d([&](int64_t i) {
+            const V<T> sum = ld(o.inverse_d + i);
+            st(o.inverse_d + i, 1 / sum);
+            st(m.lse_d + i, ld(by.top + i) + LN2<T> * log2v<T>(sum));
+        });
+        this->find_p(z, m);
+
+        this->each_d([&](int64_t i) {
+            st(by.u_S + i, ld(m.log_p + i) - ld(m.lse_d + i)); // both 0 in the padding
+            st(by.now + i, ld(m.p + i) * ld(o.inverse_d + i) * T(a / rho));
+        });
+        if constexpr (LARGE) {
+            find_F_in_place(k);
+        } else {
+            this->each_n([&](int64_t n) { st(v + n, (ld(z.f + n) + ld(z.z2 + n)) * move); });
+            find_F(s, o);
+        }
+        fill_padding(o.inverse_n, bag.N, T(1));
+        this->each_n([&](int64_t n) {
+            const V<T> sum = ld(o.inverse_n + n);
+            st(o.inverse_n + n, 1 / sum);
+            st(m.lse_n + n, ld(m.lse_n + n) + LN2<T> * log2v<T>(sum));
+        });
+        this->find_q(z, m);
+    }
+
+    // L of the P update, E, and the sums of its columns.
+    void find_E(const QuadraticState<T> &s, QuadraticPrimal<T> &o) {
+        const QuadraticColumns<T> &by = o.columns;
+        const T *X = bag.X;
+        const T move = T(1 / o.marginals.rho);
+        const int64_t Dp = bag.Dp;
+        bag.max_columns(by.top, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F](
+                                    int64_t n, int64_t i) {
+            const int64_t at = n * Dp + i;
+            const V<T> y =
+                ld(L + at) + ld(X + at) * move + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) - ld(Fb + at) * part[n];
+            st(L + at, y);
+            return y;
+        });
+        bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
+            const int64_t Dp = bag.Dp;
+            const T *const L = this->L, *const most = by.top;
+            T *const E = o.E;
+            row_blocks(begin, end, [&](auto count, int64_t n) {
+                each<T>(Dp, [&](int64_t i) {
+                    constexpr int R = decltype(count)::value;
+                    V<T> column = ld(acc + i), e[R];
+                    const V<T> top = ld(most + i);
+                    for (int r = 0; r < R; ++r)
+                        e[r] = (ld(L + (n + r) * Dp + i) - top) * LOG2E<T>;
+                    exp2_all<T, R, TO_ZERO>(e);
+                    for (int r = 0; r < R; ++r) {
+                        st(E + (n + r) * Dp + i, e[r]);
+                        column += e[r];
+                    }
+                    st(acc + i, column);
+                });
+            });
+        });
+    }
+
+    // L of the S update, F, and the sums of its rows.
+    void find_F(const QuadraticState<T> &s, QuadraticPrimal<T> &o) {
+        const QuadraticColumns<T> &by = o.columns;
+        Marginals<T> &m = o.marginals;
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            const int64_t Dp = bag.Dp;
+            const T *const E = o.E, *const Eb = s.E, *const u = by.u_S, *const v = this->v;
+            const T *const before = by.before, *const now = by.now;
+            T *const F = o.F, *const L = this->L;
+            for (int64_t n = begin; n < end; ++n) {
+                V<T> top = NOTHING<T> - V<T>{};
+                each<T>(Dp, [&](int64_t i) {
+                    const int64_t at = n * Dp + i;
+                    const V<T> y =
+                        ld(L + at) + (ld(u + i) + v[n]) + ld(Eb + at) * ld(before + i) - ld(E + at) * ld(now + i);
+                    st(L + at, y);
+                    top = vmax(y, top);
+                });
+                const T most = lane_max<T>(top);
+                V<T> sum = {};
+                each<T>(Dp, [&](int64_t i) {
+                    const V<T> e = exp2v<T, TO_ZERO>((ld(L + n * Dp + i) - most) * LOG2E<T>);
+                    st(F + n * Dp + i, e);
+                    sum += e;
+                });
+                m.lse_n[n] = most;
+                o.inverse_n[n] = lane_sum<T>(sum);
+            }
+        });
+    }
+
+    // f(Int<R>, first, buffers) for blocks of rows of a chunk.
+    template <class F> void with_buffers(int64_t begin, int64_t end, F f) const {
+        const int64_t slot = slots.take(), size = 4 * bag.Dp;
+        T *b = buffers + slot * RowBuffers<T>::count * size;
+        const RowBuffers<T> mine = {b, b + size, b + 2 * size, b + 3 * size, b + 4 * size, b + 5 * size};
+        row_blocks(begin, end, [&](auto rows, int64_t n) { f(rows, n, mine); });
+        slots.give(slot);
+    }
+
+    template <int R> void load_x(int64_t first, T *x) const {
+        auto given = bag.template samples<R>(first);
+        each<T>(bag.Dp, [&](int64_t i) {
+            for (int r = 0; r < R; ++r)
+                st(x + r * bag.Dp + i, given.get(r, i));
+        });
+    }
+
+    // F after update k - 1, of rows of L.
+    template <int R> void load_F(int64_t k, int64_t first, const T *rows, T *F) {
+        T sums[R];
+        if (k > 0)
+            QuadraticRows<T, R>::row_exps(bag.Dp, rows, primal(k - 1).most_n + first, F, sums);
+        else
+            for (int r = 0; r < R; ++r)
+                this->copy_d(F + r * bag.Dp, this->p0);
+    }
+
+    template <int R> void P_update(int64_t k, int64_t first, T *rows, const T *x, const T *Eb, const T *Fb) {
+        const QuadraticState<T> &s = state(k);
+        const QuadraticPrimal<T> &o = primal(k);
+        const double a = o.marginals.a, rho = o.marginals.rho;
+        QuadraticRows<T, R>::P_update(bag.Dp, rows, x, Eb, Fb, o.columns.u, o.columns.before, s.shift + first,
+                                      s.duals.f + first, s.by_n + first, T(1 / rho), T(a / rho));
+    }
+
+    template <int R> void S_update(int64_t k, int64_t first, T *rows, const T *Eb, const T *E, T *most) {
+        const QuadraticState<T> &s = state(k);
+        const QuadraticPrimal<T> &o = primal(k);
+        QuadraticRows<T, R>::S_update(bag.Dp, rows, Eb, E, o.columns.u_S, o.columns.before, o.columns.now,
+                                      s.duals.f + first, s.duals.z2 + first, T(1 / o.marginals.rho), most);
+    }
+
+    // The same for a large bag, which has no room for F, nor for E while that of the update before is still read.
+    void find_E_in_place(int64_t k) {
+        const int64_t Dp = bag.Dp;
+        QuadraticPrimal<T> &o = primal(k);
+        bag.max_rows(o.columns.top, [&](int64_t begin, int64_t end, auto take) {
+            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+                constexpr int R = decltype(rows)::value;
+                T *const mine = L + n * Dp;
+                load_x<R>(n, b.x);
+                load_F<R>(k, n, mine, b.F);
+                P_update<R>(k, n, mine, b.x, E + n * Dp, b.F);
+                for (int r = 0; r < R; ++r)
+                    take(mine + r * Dp);
+            });
+        });
+        bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
+            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+                constexpr int R = decltype(rows)::value;
+                QuadraticRows<T, R>::column_exps(Dp, L + n * Dp, o.columns.top, b.E);
+                each<T>(Dp, [&](int64_t i) {
+                    V<T> column = ld(acc + i);
+                    for (int r = 0; r < R; ++r)
+                        column += ld(b.E + r * Dp + i);
+                    st(acc + i, column);
+                });
+            });
+        });
+    }
+
+    void find_F_in_place(int64_t k) {
+        const int64_t Dp = bag.Dp;
+        QuadraticPrimal<T> &o = primal(k);
+        T *const checkpoint = keep && (k + 1) % SEGMENT == 0 && k < in.K() ? kept_at(k + 1) : nullptr;
+        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+                constexpr int R = decltype(rows)::value;
+                T *const mine = L + n * Dp, *const most = o.most_n + n;
+                QuadraticRows<T, R>::column_exps(Dp, mine, o.columns.top, b.E);
+                S_update<R>(k, n, mine, E + n * Dp, b.E, most);
+                QuadraticRows<T, R>::row_exps(Dp, mine, most, b.F, o.inverse_n + n);
+                const size_t bytes = size_t(R * Dp) * sizeof(T);
+                memcpy(E + n * Dp, b.E, bytes);
+                memcpy(o.marginals.lse_n + n, most, R * sizeof(T));
+                if (checkpoint) {
+                    memcpy(checkpoint + n * Dp, mine, bytes);
+                    memcpy(checkpoint + (bag.N + n) * Dp, b.E, bytes);
+                }
+            });
+        });
+    }
+
+    // L and E at the start of update k, the first of a segment.
+    T *kept_at(int64_t k) const { return kept + (k / SEGMENT - 1) * 2 * bag.N * bag.Dp; }
+
+    void count_ties(const QuadraticPrimal<T> &p, QuadraticState<T> &next) const {
+        this->zero_d(next.tied_d);
+        this->zero_n(next.tied_n);
+        next.tied = 0;
+        for (int64_t i = 0; i < bag.D; ++i)
+            if (double(next.by_d[i]) == next.most) {
+                int64_t count = 0;
+                for (int64_t n = 0; n < bag.N; ++n)
+                    count += E[n * bag.Dp + i] == 1;
+                next.tied_d[i] = T(count);
+                next.tied += count;
+            }
+        for (int64_t n = 0; n < bag.N; ++n)
+            if (double(next.by_n[n]) == next.most) {
+                const T *row = L + n * bag.Dp;
+                int64_t count = 0;
+                for (int64_t i = 0; i < bag.D; i += W<T>) {
+                    const V<T> e = exp2v<T, TO_ZERO>((ld(row + i) - p.most_n[n]) * LOG2E<T>);
+                    for (int64_t j = 0; j < W<T> && i + j < bag.D; ++j)
+                        count += e[j] == 1;
+                }
+                next.tied_n[n] = T(count);
+                next.tied += count;
+            }
+    }
+
+    // What update k had at R rows: kept, or computed again from the start of its segment; F of it if asked for.
+    template <int R> QuadraticEntries<T> entries(int64_t k, int64_t first, const RowBuffers<T> &b, bool with_F) {
+        const int64_t Dp = bag.Dp, at = first * Dp;
+        if constexpr (!LARGE) {
+            const QuadraticState<T> &s = state(k);
+            const QuadraticPrimal<T> &o = primal(k);
+            return {o.E + at, o.F + at, s.E + at, s.F + at};
+        } else {
+            const int64_t start = k / SEGMENT * SEGMENT;
+            T *E = b.E, *F = b.F, *Eb = b.Eb, *Fb = b.Fb;
+            for (int r = 0; start == 0 && r < R; ++r) {
+                start_row(b.L + r * Dp);
+                this->copy_d(E + r * Dp, this->p0);
+            }
+            if (start > 0) {
+                const T *const checkpoint = kept_at(start);
+                memcpy(b.L, checkpoint + at, size_t(R * Dp) * sizeof(T));
+                memcpy(E, checkpoint + (bag.N * Dp + at), size_t(R * Dp) * sizeof(T));
+            }
+            load_F<R>(start, first, b.L, F);
+            load_x<R>(first, b.x);
+            for (int64_t j = start; j <= k; ++j) {
+                T most[R], sums[R], *const E_before = E, *const F_before = F;
+                E = Eb, Eb = E_before;
+                F = Fb, Fb = F_before;
+                P_update<R>(j, first, b.L, b.x, Eb, Fb);
+                QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E);
+                if (j < k || with_F) {
+                    S_update<R>(j, first, b.L, Eb, E, most);
+                    QuadraticRows<T, R>::row_exps(Dp, b.L, most, F, sums);
+                }
+            }
+            return {E, F, Eb, Fb};
+        }
+    }
+};
+
+} // namespace
