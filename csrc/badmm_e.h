@@ -10,7 +10,9 @@
 //     (az log S + f + z2 + rho log P) / (a + rho)   =: cS X + uS + vY      (Y of the S update)
 //     lse_n = vY + log sum_d exp(cS X + uS)         log q = norm(lse + share (log eta - lse))      vS = vY + log q - lse
 //
-// share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, as in sinkhorn.h.
+// share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, as in sinkhorn.h. For a
+// large az, az v and f all but cancel, so the state holds g = az v + f, the rows' part of Z, instead of f; derivatives are
+// by f.
 //
 // The derivative by log S stays a matrix, G: its row and column sums and its product with X would do in exact arithmetic,
 // but where the plan has all but become one-hot they are differences of like numbers, and a module with rho much below
@@ -107,12 +109,8 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         for (int64_t k = 0; k < K; ++k) {
             EntropicPrimal<T> &p = primal(k);
             update(state(k), p, k);
-            EntropicState<T> &next = state(k + 1);
-            next.c = p.cS;
-            next.az = p.marginals.a;
-            this->copy_d(next.u, p.uS);
-            this->copy_n(next.v, p.vS);
-            this->move_duals(state(k).duals, p.marginals, next.duals, k);
+            this->move_duals(state(k).duals, p.marginals, state(k + 1).duals, k);
+            move(state(k), p, state(k + 1));
         }
         EntropicPrimal<T> &closing = primal(K);
         update(state(K), closing, K - 1);
@@ -126,6 +124,25 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             in.store_pooled(bag.top, this->mean);
     }
 
+    // log S, and in the place of f what the rows of Z have: g += rho (vP - vS). Constants in it and between u and v do not
+    // count, and are kept small: az times them would be large.
+    void move(const EntropicState<T> &s, const EntropicPrimal<T> &o, EntropicState<T> &next) {
+        const T rho = T(o.marginals.rho), most = largest(o.uS, bag.D);
+        next.c = o.cS;
+        next.az = o.marginals.a;
+        this->each_d([&](int64_t i) { st(next.u + i, ld(o.uS + i) - most); });
+        T *const g = next.duals.f;
+        this->each_n([&](int64_t i) {
+            st(next.v + i, ld(o.vS + i) + most);
+            st(g + i, ld(s.duals.f + i) + rho * (ld(o.vP + i) - ld(o.vS + i)));
+        });
+        const T constant = largest(g, bag.N);
+        this->each_n([&](int64_t i) { st(g + i, ld(g + i) - constant); });
+        fill_padding(next.u, bag.D, T(0));
+        fill_padding(next.v, bag.N, T(0));
+        fill_padding(g, bag.N, T(0));
+    }
+
     void update(const EntropicState<T> &s, EntropicPrimal<T> &o, int64_t k) {
         Marginals<T> &m = o.marginals;
         const double a = m.a = in.weight(0, k), rho = m.rho = in.weight(3, k);
@@ -136,7 +153,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         this->each_d([&](int64_t i) {
             st(o.uY + i, ld(s.u + i) * stay + (ld(bag.centred + i) + ld(s.duals.z1 + i)) * move);
         });
-        this->each_n([&](int64_t i) { st(o.vP + i, ld(s.v + i) * stay - ld(s.duals.f + i) * move); });
+        this->each_n([&](int64_t i) { st(o.vP + i, ld(s.v + i) - ld(s.duals.f + i) * move); });
         bag.solve(o.columns, o.cP, o.vP, tight);
         this->each_d([&](int64_t i) { st(m.lse_d + i, ld(o.uY + i) + ld(o.columns.L + i)); });
         this->find_p(s.duals, m);
@@ -150,7 +167,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         });
         this->each_n([&](int64_t i) {
             const V<T> dual = (ld(s.duals.f + i) + ld(s.duals.z2 + i)) * by_sum;
-            st(o.vY + i, ld(s.v + i) * old + dual + ld(o.vP + i) * fresh);
+            st(o.vY + i, dual + ld(o.vP + i) * fresh);
         });
         bag.solve(o.rows, o.cS, o.uS, tight);
         this->each_n([&](int64_t i) { st(m.lse_n + i, ld(o.vY + i) + ld(o.rows.R + i)); });
@@ -387,11 +404,12 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         const double stay = 1 - s.az / rho;
         const double dcP = reverse_columns(o.columns, fresh, stay, rho);
         const double dstay = dcP * s.c + dot(duY, s.u, D) + dot(dvP, s.v, N);
-        const double moved = dcP - dot(dvP, s.duals.f, N) + this->total_d([&](int64_t i) {
-            return ld(duY + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i));
+        const T az = T(s.az);
+        const double moved = dcP * (1 - s.az * s.c) - dot(dvP, s.duals.f, N) + this->total_d([&](int64_t i) {
+            return ld(duY + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i) - az * ld(s.u + i));
         });
         daz -= dstay / rho;
-        drho += (dstay * s.az - moved) / (rho * rho);
+        drho -= moved / (rho * rho);
         this->each_d([&](int64_t i) { st(d.z1 + i, ld(d.z1 + i) + ld(duY + i) / T(rho)); });
         this->each_n([&](int64_t i) { st(d.f + i, ld(d.f + i) - ld(dvP + i) / T(rho)); });
     }

@@ -54,6 +54,7 @@ ZOO_ORDER = 1e-10  # rows in another order, x of 100 and its gradients, of the l
 # so many times what the reference is off by in float32. Where that is all of the result, nothing can be compared.
 FUZZ = 2e4
 FUZZ_TIMES = 20.0
+FUZZ_TIMES_WEIGHTS = 200.0  # derivatives by log weights, which BADMM-E eliminates a dual for (measured 120)
 FUZZ_LOST = 1e5
 
 SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt (measured 0.2)
