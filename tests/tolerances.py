@@ -49,3 +49,7 @@ TOWARDS_MEAN = 1e-5  # log-sum-exp at r = 0.01 against the mean and the term of 
 GNP_EPSILON = 1e-4  # norms of |x| + 1e-6, and log(6) / 1e5 from max (measured 9e-6)
 ZOO_F32 = 5e-6  # float32 against float64, values and gradients, of the largest (measured 3e-7)
 ZOO_ORDER = 1e-10  # rows in another order, x of 100 and its gradients, of the largest (measured 4e-12)
+
+# Graphs. A step of AD-GCL, loss and gradients, against gather and scatter (measured 4e-13; 1e-5 is promised).
+STEP_F64 = 1e-10
+STEP_F32 = 1e-5
