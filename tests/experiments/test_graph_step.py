@@ -96,7 +96,7 @@ def test_a_step_in_float32_is_no_worse_than_that_of_gather_and_scatter(pooling):
     """Batch norm after batch norm magnifies rounding, so both are judged by the same step in float64."""
     batch = Batch.of(trees_with_leaves(), "labels")
     model, view = players(pooling, 3)
-    exact = [copy.deepcopy(part).double() for part in (model, view)]
+    exact = copy.deepcopy(model).double(), copy.deepcopy(view).double()
 
     def errors(trainer: type[Trainer]) -> float:
         # The noise of the gates has to be the same in both precisions.

@@ -37,6 +37,8 @@ class Colours:
         index = graphs.edge_index.numpy()
         degrees = np.bincount(index[0], minlength=graphs.num_nodes)
         ptr = np.concatenate([[0], degrees.cumsum()])
+        self.of_node: list[Ints]
+        self.sums: list[scipy.sparse.csr_array]
         if not merged:
             own = np.arange(graphs.num_nodes, dtype=np.int32)
             self.of_node = [own] * (layers + 1)

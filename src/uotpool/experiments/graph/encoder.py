@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,15 +63,15 @@ class GIN(nn.Module):
         self, H: Tensor, sums: Sequence[Callable[[Tensor], Tensor]], counts: Sequence[Tensor | None]
     ) -> Tensor:
         for i, (mlp, norm) in enumerate(zip(self.mlps, self.norms, strict=True)):
-            inner, _, outer = mlp  # type: ignore[misc] # a Sequential
+            inner, outer = cast(nn.Sequential, mlp)[0], cast(nn.Sequential, mlp)[2]
             S = inner(sums[i](H)).relu_()
-            H = outer_norm(S, outer, norm, counts[i])
+            H = outer_norm(S, cast(nn.Linear, outer), norm, counts[i])
             H = nn.functional.dropout(H, self.dropout, self.training)
             H = H.relu_() if i < LAYERS - 1 else H
         return H
 
 
-def outer_norm(S: Tensor, linear: nn.Linear, norm: nn.BatchNorm1d, counts: Tensor | None) -> Tensor:
+def outer_norm(S: Tensor, linear: nn.Linear, norm: Any, counts: Tensor | None) -> Tensor:
     """norm(linear(S)), where row i stands for `counts[i]` equal rows, or for itself alone.
 
     With statistics that are fixed it is one linear map.
@@ -82,7 +82,8 @@ def outer_norm(S: Tensor, linear: nn.Linear, norm: nn.BatchNorm1d, counts: Tenso
         return nn.functional.linear(S, linear.weight * scale[:, None], bias)
     Y = linear(S)
     if counts is None:
-        return norm(Y)
+        normed: Tensor = norm(Y)
+        return normed
     total = counts.sum()
     H, mean, variance = _Normalised.apply(Y, norm.weight, norm.bias, counts / total, norm.eps)
     with torch.no_grad():
