@@ -35,9 +35,9 @@ NOTE = (
     "are not at hand (UOTPOOL_DATA) are left out"
 )
 EPOCH_NOTE = (
-    "a whole epoch under the paper's protocol, CPU seconds, one thread, the least of two, in turns: steps with the "
-    "preparation of their batches, embeddings of all graphs, SVM of 10 folds. Baseline: the same with a row for "
-    "each node, not one for all nodes that a GIN cannot tell apart"
+    "a whole epoch under the paper's protocol, CPU seconds, one thread, the least of two, in turns: steps with "
+    "the preparation of their batches, embeddings of all graphs, SVM of 10 folds. Baseline: the same with a "
+    "row for each node, not one for all nodes that a GIN cannot tell apart"
 )
 EPOCH_POOLINGS = ("mean", "uotp-badmm-q")
 

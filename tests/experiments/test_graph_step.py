@@ -105,7 +105,7 @@ def test_a_step_in_float32_is_no_worse_than_that_of_gather_and_scatter(pooling):
             patch.setattr(torch, "rand_like", lambda x: torch.rand(x.shape, generator=noise).to(x.dtype))
             _, found = one_step(trainer, model, view, batch)
             noise.manual_seed(1)
-            _, expected = one_step(PlainTrainer, *exact, in_dtype(batch, torch.float64))
+            _, expected = one_step(PlainTrainer, exact[0], exact[1], in_dtype(batch, torch.float64))
         return far_apart(found, expected)
 
     assert errors(Trainer) < max(tol.STEP_F32, 2 * errors(PlainTrainer))
