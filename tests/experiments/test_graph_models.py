@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GINConv, GraphConv
 
+from tests.experiments.plain_adgcl import in_dtype
 from uotpool.experiments.data.graphs import Graphs
-from uotpool.experiments.graph.batches import Batch, Edges, in_order, shuffled
+from uotpool.experiments.graph.batches import Batch, Batches, Edges
 from uotpool.experiments.graph.contrast import (
     DROP_PENALTY,
     Contrasted,
@@ -64,8 +66,9 @@ def dense(batch: Batch, weight: Tensor) -> Tensor:
 def test_sum_over_neighbours_is_the_dense_product(batch):
     weight = torch.rand(batch.edges.index.shape[1], dtype=torch.float64, requires_grad=True)
     X = torch.randn(len(batch.X), 5, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(batch.edges.sum_neighbours(X, weight), dense(batch, weight) @ X)
-    assert torch.autograd.gradcheck(batch.edges.sum_neighbours, (X, weight))
+    found = batch.edges.weighted(weight).add_neighbours(X)
+    torch.testing.assert_close(found, X + dense(batch, weight) @ X)
+    assert torch.autograd.gradcheck(lambda X, w: batch.edges.weighted(w).add_neighbours(X), (X, weight))
 
 
 def test_weights_of_the_two_directions_may_differ(batch):
@@ -73,23 +76,24 @@ def test_weights_of_the_two_directions_may_differ(batch):
     weight = torch.arange(1.0, batch.edges.index.shape[1] + 1, dtype=torch.float64)
     X = torch.randn(len(batch.X), 2, dtype=torch.float64, requires_grad=True)
     dY = torch.randn(len(batch.X), 2, dtype=torch.float64)
-    (dX,) = torch.autograd.grad(batch.edges.sum_neighbours(X, weight), X, dY)
-    torch.testing.assert_close(dX, dense(batch, weight).T @ dY)
+    (dX,) = torch.autograd.grad(batch.edges.weighted(weight).add_neighbours(X), X, dY)
+    torch.testing.assert_close(dX, dY + dense(batch, weight).T @ dY)
 
 
 def test_a_graph_without_edges():
     edges = Edges.of(torch.zeros(2, 0, dtype=torch.long), 3)
-    assert edges.sum_neighbours(torch.ones(3, 2), torch.zeros(0)).tolist() == [[0.0, 0.0]] * 3
+    assert edges.weighted(torch.zeros(0)).add_neighbours(torch.ones(3, 2)).tolist() == [[1.0, 1.0]] * 3
 
 
 def test_batches_have_every_graph_once(graphs):
     torch.manual_seed(0)
-    found = list(shuffled(graphs, "constant", 2, torch.Generator().manual_seed(0)))
+    batches = Batches(graphs, "constant")
+    found = list(batches.shuffled(2, torch.Generator().manual_seed(0)))
     assert sum(len(b.X) for b in found) == sum(SIZES)
-    assert [len(b) for b in in_order(graphs, "constant", 3)] == [3, 1]
+    assert [len(b) for b in batches.in_order(3)] == [3, 1]
     assert found[0].X.shape[1] == 1
     # three and one: the last has no other graph to be told from
-    assert [len(b) for b in shuffled(graphs, "constant", 3, torch.Generator().manual_seed(0))] == [3]
+    assert [len(b) for b in batches.shuffled(3, torch.Generator().manual_seed(0))] == [3]
 
 
 def test_a_batch_of_chosen_graphs(graphs):
@@ -112,7 +116,7 @@ def test_gin_is_that_of_pyg(batch):
     for mode in (True, False):
         ours.train(mode)
         state = copy.deepcopy(ours.state_dict())
-        found = ours(replaced(batch))
+        found = ours(in_dtype(batch, torch.float64))
         ours.load_state_dict(state)
         H = batch.X.double()
         for i, (mlp, norm) in enumerate(zip(ours.mlps, ours.norms, strict=True)):
@@ -124,19 +128,13 @@ def test_gin_is_that_of_pyg(batch):
         ours.load_state_dict(state)
 
 
-def replaced(batch: Batch) -> Batch:
-    return Batch(batch.X.double(), batch.ptr, batch.edges, batch.graph_of_edge, batch.y)
-
-
 def test_edges_of_weight_zero_are_no_edges(graphs):
     torch.manual_seed(0)
     gin = GIN(3).eval()
     batch = Batch.of(graphs, "labels")
-    empty = Batch(
-        batch.X, batch.ptr, Edges.of(batch.edges.index[:, :0], len(batch.X)), batch.graph_of_edge[:0], batch.y
-    )
+    none = dataclasses.replace(graphs, edge_index=graphs.edge_index[:, :0], edge_ptr=0 * graphs.edge_ptr)
     weight = torch.zeros(batch.edges.index.shape[1])
-    torch.testing.assert_close(gin(batch, weight), gin(empty))
+    torch.testing.assert_close(gin(batch, weight), gin(Batch.of(none, "labels")))
 
 
 @pytest.mark.parametrize("pooling", sorted(ENTRIES))
@@ -281,7 +279,7 @@ def test_gin_and_pooling_see_the_same_direction_of_an_edge():
     """Weight 1 on the edge (0, 1), none on (1, 0): node 0 hears node 1, in the GIN and in a PyG layer."""
     index = torch.tensor([[0, 1], [1, 0]])
     edges, weight, X = Edges.of(index, 2), torch.tensor([1.0, 0.0]), torch.tensor([[1.0], [10.0]])
-    ours = edges.sum_neighbours(X, weight)
+    ours = edges.weighted(weight).add_neighbours(X) - X
     theirs = GraphConv(1, 1, bias=False)
     nn.init.ones_(theirs.lin_rel.weight)
     nn.init.zeros_(theirs.lin_root.weight)

@@ -17,6 +17,7 @@ from uotpool.experiments import sweep
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
 from uotpool.experiments.graph import adgcl, supervised, task
+from uotpool.experiments.graph.batches import Batches
 from uotpool.experiments.graph.settings import Settings, make_pool
 from uotpool.experiments.protocols import split
 from uotpool.experiments.spec import Result, RunSpec, canonical
@@ -99,12 +100,12 @@ def test_rings_are_told_from_stars(graphs, settings):
 def test_progress_is_reported(graphs):
     seen: list[tuple[int, int]] = []
     task.run(spec({"epochs": 3}), lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def test_poolings_start_from_the_same_encoder(graphs):
     states = [
-        adgcl.make_model(spec(pooling=name), Settings(), graphs).encoder.gin.state_dict()
+        adgcl.make_model(spec(pooling=name), Settings(), Batches(graphs, "constant")).encoder.gin.state_dict()
         for name in ("mean", "set2set", "uotp-badmm-e")
     ]
     for state in states[1:]:
@@ -139,13 +140,13 @@ def test_labels_of_the_test_fold_decide_nothing(graphs, monkeypatch):
 
 def test_inductive_training_does_not_see_the_test_graphs(graphs, monkeypatch):
     seen = []
-    real = adgcl.training
+    real = adgcl.Training
 
-    def spy(spec, settings, model, given, report):
-        seen.append(given)
-        return real(spec, settings, model, given, report)
+    def spy(spec, settings, model, batches):
+        seen.append(batches.graphs)
+        return real(spec, settings, model, batches)
 
-    monkeypatch.setattr(adgcl, "training", spy)
+    monkeypatch.setattr(adgcl, "Training", spy)
     run()
     run(FAST | {"transductive": True})
     run(protocol="paper")
@@ -159,7 +160,7 @@ def test_inductive_training_does_not_see_the_test_graphs(graphs, monkeypatch):
 def test_references_of_a_pooling_come_from_training_graphs(graphs, monkeypatch):
     rows = []
     monkeypatch.setattr("uotpool.zoo.transport.WEGL.fit", lambda self, x: rows.append(len(x)))
-    adgcl.make_model(spec(pooling="wegl"), Settings(), graphs.subset([0, 1, 2]))
+    adgcl.make_model(spec(pooling="wegl"), Settings(), Batches(graphs.subset([0, 1, 2]), "constant"))
     assert rows == [int(graphs.ptr[3])]
 
 

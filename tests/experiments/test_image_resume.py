@@ -17,8 +17,9 @@ import torch
 
 from tests import tolerances as tol
 from tests.experiments.helpers import numbers, quiet
+from uotpool.experiments import checkpoints
 from uotpool.experiments.data import images
-from uotpool.experiments.image import checkpoints, features, loop, models, parallel, pools, recipes, task
+from uotpool.experiments.image import features, loop, models, parallel, pools, recipes, task
 from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import Result, RunSpec
 from uotpool.experiments.store import Store

@@ -9,9 +9,9 @@ import torch
 
 import uotpool
 from tests.experiments.helpers import numbers, quiet
-from uotpool.experiments import sweep
+from uotpool.experiments import checkpoints, sweep
 from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
-from uotpool.experiments.image import checkpoints, features, loop, metrics, models, recipes, task
+from uotpool.experiments.image import features, loop, metrics, models, recipes, task
 from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import Result, RunSpec, canonical
 

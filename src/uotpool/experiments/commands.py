@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import arguments, data, demo, explorer, export, figures, sweep, table_command
+from uotpool.experiments import (
+    arguments,
+    data,
+    demo,
+    explorer,
+    export,
+    figures,
+    same_code_command,
+    sweep,
+    table_command,
+)
 from uotpool.experiments.execution import add_execution, execute
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.report import command as report_command
-from uotpool.experiments.table_command import add_source, read_rows, source
+from uotpool.experiments.store import Store
+from uotpool.experiments.table_command import add_source, is_csv, read_rows, source
 
 
 def add_parsers(commands: Any) -> None:
@@ -59,11 +71,19 @@ def add_parsers(commands: Any) -> None:
     several.set_defaults(command_function=_sweep)
 
     table_command.add_parser(commands)
+    same_code_command.add_parser(commands)
     report_command.add_parsers(commands)
 
     runs = commands.add_parser("export", help="the runs in the store as CSV, a line each")
     runs.add_argument("task", choices=tuple(TASKS))
     runs.add_argument("--dataset", type=arguments.names, default=None, help="only these, by commas")
+    runs.add_argument(
+        "--epochs",
+        type=Path,
+        default=None,
+        metavar="CSV",
+        help="also write the accuracies of each epoch to this file, a line each; from a store only",
+    )
     add_source(runs)
     runs.set_defaults(command_function=_export)
 
@@ -102,11 +122,18 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    return execute(sweep.read(args.file), args, dry=args.dry_run)
+    blocks = sweep.read_blocks(args.file)
+    specs = list(dict.fromkeys(spec for block in blocks for spec in block))
+    return execute(specs, args, dry=args.dry_run, blocks=blocks)
 
 
 def _export(args: argparse.Namespace) -> int:
     rows, _ = source(args, read_rows(args.store), None)
+    if args.epochs is not None:
+        if is_csv(args.store):
+            raise ValueError(f"--epochs: expected a run store, which has epochs, got the CSV file {args.store}")
+        with closing(Store(args.store, readonly=True)) as store, args.epochs.open("w", newline="") as file:
+            export.write_epochs(rows, store, file)
     export.write(rows, sys.stdout)
     return 0
 

@@ -66,7 +66,10 @@ def _demo(args: argparse.Namespace) -> int:
     settings = {"epochs": 2} if args.quick else {}
     specs = sweep.expand("mil", EMBEDDED, POOLINGS, "fair", args.seeds, settings=settings)
     store = args.output / "runs.sqlite"
-    status = execute(specs, argparse.Namespace(store=store, workers=args.workers, ray=None, timeout=None))
+    status = execute(
+        specs,
+        argparse.Namespace(store=store, workers=args.workers, ray=None, timeout=None, done=[], like=[]),
+    )
     if status:
         return status
     console.print("What do the plans look at? Training the UOT poolings once more.", soft_wrap=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from uotpool.experiments import arguments, sweep, together
+from uotpool.experiments import arguments, export, same_code, sweep, together
 from uotpool.experiments.executors import Executor, LocalExecutor, RayExecutor
 from uotpool.experiments.progress import Display
 from uotpool.experiments.spec import RunSpec
@@ -42,9 +42,31 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         help="a run without a result after this time is stopped and counts as failed (default: none)",
     )
     parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
+    parser.add_argument(
+        "--done",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="runs that uotpool export wrote: those by the present code count as done (may be repeated)",
+    )
+    parser.add_argument(
+        "--like",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="runs that uotpool export wrote, of any code: the estimate learns from them (may be repeated)",
+    )
 
 
-def execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = False) -> int:
+def execute(
+    specs: Sequence[RunSpec],
+    args: argparse.Namespace,
+    dry: bool = False,
+    blocks: Sequence[Sequence[RunSpec]] = (),
+) -> int:
+    """Do the runs that are not done, or only say which; with an estimate for each of several `blocks` too."""
     console = Console(stderr=True)
     if together.launched() and not dry and not together.join(specs):
         together.follow()
@@ -54,15 +76,26 @@ def execute(specs: Sequence[RunSpec], args: argparse.Namespace, dry: bool = Fals
     else:
         store = Store(args.store)
     with closing(store):
-        return _execute(specs, args, store, console, dry)
+        return _execute(specs, args, store, console, dry, blocks)
 
 
 def _execute(
-    specs: Sequence[RunSpec], args: argparse.Namespace, store: Store, console: Console, dry: bool
+    specs: Sequence[RunSpec],
+    args: argparse.Namespace,
+    store: Store,
+    console: Console,
+    dry: bool,
+    blocks: Sequence[Sequence[RunSpec]],
 ) -> int:
-    plan = sweep.plan(specs, store)
+    done = [row for path in args.done for row in export.read(path)]
+    like = [row for path in args.like for row in export.read(path)]
+    same = same_code.SameCode(entry for path in args.done for entry in same_code.beside(path).entries)
+    plan = sweep.plan(specs, store, done, like, same)
     console.print(str(plan), highlight=False, soft_wrap=True)
     if dry:
+        for i, block in enumerate(blocks if len(blocks) > 1 else []):
+            part = sweep.plan(block, store, done, like, same)
+            console.print(f"[[runs]] {i + 1}: {part}", highlight=False, soft_wrap=True, markup=False)
         for spec in plan.todo:
             print(spec)
         return 0

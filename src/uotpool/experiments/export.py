@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from uotpool.experiments.spec import RunSpec, canonical
-from uotpool.experiments.store import FACTS, Row
+from uotpool.experiments.store import FACTS, Row, Store
 
 CHOICES = tuple(field.name for field in fields(RunSpec))
 COSTS = ("seconds", "cpu_seconds", "peak_mib", "parameters")
@@ -27,6 +27,22 @@ def write(rows: Iterable[Row], file: TextIO) -> None:
     more = sorted(
         {name for line in lines for name in line} - set(known), key=lambda n: (n.startswith("details."), n)
     )
+    writer = csv.DictWriter(file, [*known, *more], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+
+
+def write_epochs(rows: Iterable[Row], store: Store, file: TextIO) -> None:
+    """The accuracies after each epoch, as far as a run kept them: choices, epoch, and what was measured."""
+    lines = []
+    for row in rows:
+        choices = {name: value for name, value in row.spec.as_dict().items() if name != "task"}
+        for number, epoch in enumerate(store.epochs(row.spec.key(row.fingerprint)), 1):
+            found = {n: _short(v) for n, v in epoch.items() if n.endswith("accuracy")}
+            if found:
+                lines.append(choices | {"epoch": number} | found)
+    known = [name for name in CHOICES if name != "task"] + ["epoch"]
+    more = sorted({name for line in lines for name in line} - set(known))
     writer = csv.DictWriter(file, [*known, *more], lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)

@@ -30,7 +30,7 @@ BYSTANDERS = {
         *(f"experiments.data.{name}" for name in ("archives", "catalog", "digests", "errors")),
     ),
     *(f"experiments.data.{name}" for name in ("fetch", "overview", "sources", "unlisted", "verify")),
-    "experiments.image.checkpoints",
+    *("experiments.checkpoints", "experiments.image.checkpoints"),
 }
 
 

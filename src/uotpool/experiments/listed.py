@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import table_command
+from uotpool.experiments import same_code, table_command
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.ranking import Ranking, ranking
 from uotpool.experiments.render import Table
@@ -175,7 +175,8 @@ def by_default(store: Path, rows: Sequence[Row], stored: bool = False) -> list[L
     """For a store that no file describes: for each task, what its runs allow."""
     found = []
     for task in TASKS:
-        own, _ = select(rows, task, stored=stored or table_command.is_csv(store), settings=None)
+        old, same = stored or table_command.is_csv(store), same_code.beside(store)
+        own, _ = select(rows, task, stored=old, settings=None, same=same)
         if own:
             ranked, entries = _fitting(own)
             listing = Listing(task, store, own, TITLES[task], ranked=ranked, entries=entries, stored=stored)

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import paper
+from uotpool.experiments import paper, same_code
 from uotpool.experiments.executors import Executor, Failed, Finished, Progress, Started
 from uotpool.experiments.fingerprint import TASKS, fingerprint
 from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import FOLDS, PROTOCOLS
+from uotpool.experiments.same_code import SameCode
 from uotpool.experiments.spec import RunSpec, canonical
-from uotpool.experiments.store import Store
-from uotpool.zoo import entry
+from uotpool.experiments.store import Row, Store
+from uotpool.zoo import ENTRIES, entry
 
 UOTP = ("uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
 BLOCK = {"task", "dataset", "pooling", "protocol", "seeds", "folds", "settings"}
@@ -113,7 +114,12 @@ def _several(given: str | Sequence[str]) -> list[str]:
 
 
 def read(path: Path) -> list[RunSpec]:
-    """The runs of a sweep file: tables `[[runs]]` with the arguments of `expand`, in order, none twice."""
+    """The runs of a sweep file, in order, none twice."""
+    return list(dict.fromkeys(spec for block in read_blocks(path) for spec in block))
+
+
+def read_blocks(path: Path) -> list[list[RunSpec]]:
+    """The runs of each table `[[runs]]` of a sweep file; what is in one are the arguments of `expand`."""
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -123,7 +129,7 @@ def read(path: Path) -> list[RunSpec]:
     tables = isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks)
     if not tables or set(content) != {"runs"}:
         raise ValueError(f"{path}: expected tables [[runs]], got {sorted(content)}")
-    specs: list[RunSpec] = []
+    found: list[list[RunSpec]] = []
     for i, block in enumerate(blocks or []):
         names = set(block)
         if names - BLOCK or not {"task", "dataset", "pooling"} <= names:
@@ -131,10 +137,10 @@ def read(path: Path) -> list[RunSpec]:
                 f"{path}: [[runs]] {i + 1}: expected names among {sorted(BLOCK)}, got {sorted(names)}"
             )
         try:
-            specs += expand(**block)
+            found.append(expand(**block))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: [[runs]] {i + 1}: {error}") from error
-    return list(dict.fromkeys(specs))
+    return found
 
 
 @dataclass(frozen=True)
@@ -152,9 +158,35 @@ class Plan:
         return f"{len(self.todo)} runs to do, {self.done} done before; core-hours, estimated: {hours}"
 
 
-def plan(specs: Sequence[RunSpec], store: Store) -> Plan:
-    todo = _unfinished(specs, store)
-    return Plan(todo, len(set(specs)) - len(todo), _estimate(todo, store) if todo else 0.0)
+def plan(
+    specs: Sequence[RunSpec],
+    store: Store,
+    stored: Iterable[Row] = (),
+    like: Iterable[Row] = (),
+    same: SameCode = same_code.NONE,
+) -> Plan:
+    """What is to do.
+
+    Args:
+        specs: the runs that are wanted.
+        store: those that are finished are in it.
+        stored: more finished runs, of a CSV file; those by the present code, or by what is listed as the same.
+        like: more runs to estimate from, whatever code they are of.
+        same: the list.
+    """
+    stored = list(stored)
+    done = {row.spec for row in stored if is_present(row, same)}
+    todo = [spec for spec in _unfinished(specs, store) if spec not in done]
+    seconds = _estimate(todo, [*store.rows(), *stored, *like]) if todo else 0.0
+    return Plan(todo, len(set(specs)) - len(todo), seconds)
+
+
+def is_present(row: Row, same: SameCode) -> bool:
+    """Whether the present code made this run, or code that is listed as the same."""
+    task, pooling = row.spec.task, row.spec.pooling
+    if pooling not in ENTRIES:
+        return False
+    return same.code(task, pooling, row.fingerprint) == same.code(task, pooling, fingerprint(task, pooling))
 
 
 def _unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
@@ -163,19 +195,31 @@ def _unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
     return [spec for spec, key in keys.items() if key not in done]
 
 
-def _estimate(todo: Sequence[RunSpec], store: Store) -> float | None:
-    """Median seconds, of CPU where known, of the runs most like each: same pooling, else data set, else any."""
+def _estimate(todo: Sequence[RunSpec], known: Iterable[Row]) -> float | None:
+    """Median seconds, of CPU where known, of the runs most like each: same pooling, else data set, else any.
+
+    Of graphs those of an epoch, as data sets differ in how many they have.
+    """
     seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for row in store.rows():
+    for row in known:
         for like in _likes(row.spec):
-            seen[like].append(row.cpu_seconds or row.seconds or 0.0)
+            seen[like].append((row.cpu_seconds or row.seconds or 0.0) / _epochs(row.spec))
     total = 0.0
     for spec in todo:
         found = next((seen[like] for like in _likes(spec) if like in seen), None)
         if found is None:
             return None
-        total += statistics.median(found)
+        total += statistics.median(found) * _epochs(spec)
     return total
+
+
+def _epochs(spec: RunSpec) -> int:
+    """By which the seconds of a run grow; 1 where like runs have like numbers of epochs."""
+    if spec.task != "graph":
+        return 1
+    settings = importlib.import_module("uotpool.experiments.graph.settings").Settings
+    epochs: int = settings.from_options(spec.options).epochs_on(spec.dataset)
+    return epochs
 
 
 def _likes(spec: RunSpec) -> list[tuple[str, ...]]:

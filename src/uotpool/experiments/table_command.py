@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
-from uotpool.experiments import arguments, export, sweep
+from uotpool.experiments import arguments, export, same_code, sweep
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.render import FORMATS, Table
@@ -106,7 +106,8 @@ def is_csv(store: Path) -> bool:
 
 def source(args: argparse.Namespace, found: Sequence[Row], settings: str | None) -> tuple[list[Row], list[str]]:
     """Those of the runs that are asked for. A CSV file may be of earlier code: it was kept for its numbers."""
-    rows, notes = select(found, args.task, stored=args.stored or is_csv(args.store), settings=settings)
+    stored, same = args.stored or is_csv(args.store), same_code.beside(args.store)
+    rows, notes = select(found, args.task, stored=stored, settings=settings, same=same)
     if args.dataset:
         rows = [row for row in rows if row.spec.dataset in args.dataset]
     if not rows:

@@ -7,11 +7,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from uotpool.experiments import paper
+from uotpool.experiments import paper, same_code
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.ranking import ranking
 from uotpool.experiments.render import Table
+from uotpool.experiments.same_code import SameCode
 from uotpool.experiments.statistics import Sample, common, outcomes, samples, sign, together
 from uotpool.experiments.store import Row
 from uotpool.zoo import ENTRIES
@@ -56,26 +57,54 @@ class MixedCodeError(ValueError):
 
 
 def select(
-    found: Iterable[Row], task: str, *, stored: bool = False, settings: str | None = "{}"
+    found: Iterable[Row],
+    task: str,
+    *,
+    stored: bool = False,
+    settings: str | None = "{}",
+    same: SameCode = same_code.NONE,
 ) -> tuple[list[Row], list[str]]:
     """The runs to show, and what must be said of them. Only those of the present code, but for `stored`.
 
-    Those with these settings, or with any, for None.
+    Those with these settings, or with any, for None. What `same` lists as the same code is one version of it;
+    of a run that both have, the later one counts.
     """
+
+    def code(row: Row) -> str:
+        return same.code(task, row.spec.pooling, row.fingerprint)
+
     rows = [row for row in found if row.spec.task == task and settings in (None, row.spec.settings)]
     if stored:
         by_pooling: dict[str, set[str]] = {}
         for row in rows:
-            by_pooling.setdefault(row.spec.pooling, set()).add(row.fingerprint)
+            by_pooling.setdefault(row.spec.pooling, set()).add(code(row))
         for name, codes in by_pooling.items():
             if len(codes) > 1:
                 what = f"the store has runs of {name!r} by {len(codes)} versions of the code"
                 raise MixedCodeError(f"{what}; run the sweep again, or show only those of the present code")
-        return rows, ["stored runs: one version of the code for each pooling, perhaps not the same one for all"]
-    present = {name: fingerprint(task, name) for name in {row.spec.pooling for row in rows} if name in ENTRIES}
-    now = [row for row in rows if row.fingerprint == present.get(row.spec.pooling)]
+        note = "stored runs: one version of the code for each pooling, perhaps not the same one for all"
+        return _once(rows), [note, *_joined(rows)]
+    names = {row.spec.pooling for row in rows if row.spec.pooling in ENTRIES}
+    present = {name: same.code(task, name, fingerprint(task, name)) for name in names}
+    now = [row for row in rows if code(row) == present.get(row.spec.pooling)]
     left = len(rows) - len(now)
-    return now, [f"{left} runs of other versions of the code are left out"] if left else []
+    notes = [f"{left} runs of other versions of the code are left out"] if left else []
+    return _once(now), notes + _joined(now)
+
+
+def _once(rows: Iterable[Row]) -> list[Row]:
+    """Each run once, by the code that ran it last."""
+    return list({row.spec: row for row in rows}.values())
+
+
+def _joined(rows: Iterable[Row]) -> list[str]:
+    """Which poolings have runs of several fingerprints that are listed as the same code."""
+    codes: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        codes[row.spec.pooling].add(row.fingerprint)
+    names = sorted(name for name, found in codes.items() if len(found) > 1)
+    what = "runs of several versions of the code, the same by a repeated run (same_code.toml)"
+    return [f"{what}: {', '.join(names)}"] if names else []
 
 
 def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy") -> Table:

@@ -101,8 +101,8 @@ class Graphs:
         # By numpy: torch starts its threads for the least repeat_interleave, which on busy cores takes
         # milliseconds for what one core does in microseconds.
         chosen = which.numpy()
-        ptr, nodes, moves = _cut(self.ptr.numpy(), chosen)
-        edge_ptr, edges, _ = _cut(self.edge_ptr.numpy(), chosen)
+        ptr, nodes, moves = cut(self.ptr.numpy(), chosen)
+        edge_ptr, edges, _ = cut(self.edge_ptr.numpy(), chosen)
         ends = self.edge_index.numpy().take(edges, axis=1)
         ends += np.repeat(moves, np.diff(edge_ptr))  # the ends of an edge move as the nodes of its graph
         return Graphs(
@@ -136,7 +136,7 @@ def _check(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
         checks.fail(name, f"an int64 tensor of shape {shape}", x)
 
 
-def _cut(ptr: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def cut(ptr: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ptr of the chosen parts, their rows, and by how much the rows of each part move."""
     starts = ptr[chosen]
     sizes = ptr[chosen + 1] - starts

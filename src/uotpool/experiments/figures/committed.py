@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from uotpool.experiments import export
+from uotpool.experiments import export, same_code
 from uotpool.experiments.figures.problems import COLOURS, FORMULATIONS, MARKERS, SOLVERS
 from uotpool.experiments.listed import FOLDER, RUNS, results_folder
 from uotpool.experiments.statistics import Sample, common, samples
@@ -74,7 +74,7 @@ def committed() -> list[Row]:
 
 def _runs(task: str, path: Path) -> list[Row]:
     """Of one version of the code for each pooling, or it refuses."""
-    return select(export.read(path), task, stored=True, settings=None)[0]
+    return select(export.read(path), task, stored=True, settings=None, same=same_code.beside(path))[0]
 
 
 def compared(rows: Sequence[Row], varied: Callable[[Flat], Variant | None]) -> dict[Panel, Samples[Variant]]:

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from uotpool import AdaptiveUOTPool2d
+from uotpool.experiments import checkpoints
 from uotpool.experiments.data import images as data
 from uotpool.experiments.data import status
 from uotpool.experiments.data.images import DIGITS, Images
-from uotpool.experiments.image import checkpoints
 from uotpool.experiments.image.recipes import Job, two_stage
 from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import RunSpec, canonical

@@ -14,6 +14,7 @@ from uotpool.experiments.graph import adgcl
 from uotpool.experiments.graph.batches import Batch
 from uotpool.experiments.graph.encoder import GraphEncoder
 from uotpool.experiments.graph.metrics import uot_of
+from uotpool.experiments.graph.models import make_batches
 from uotpool.experiments.graph.settings import Settings
 from uotpool.experiments.spec import RunSpec
 
@@ -25,9 +26,12 @@ def epochs(dataset: str, seed: int, settings: Settings) -> Iterator[tuple[Graphs
     graphs = _load(dataset)
     spec = RunSpec("graph", dataset, POOLING, "paper", 0, seed)
     torch.set_num_threads(1)  # small graphs
-    model = adgcl.make_model(spec, settings, graphs)
+    batches = make_batches(settings, graphs)
+    model = adgcl.make_model(spec, settings, batches)
     yield graphs, model.encoder
-    for _ in adgcl.training(spec, settings, model, graphs, lambda done, total: None):
+    training = adgcl.Training(spec, settings, model, batches)
+    for _ in range(settings.epochs_on(dataset)):
+        training.epoch()
         yield graphs, model.encoder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from sklearn.model_selection import KFold, train_test_split
 
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph import svm
-from uotpool.experiments.graph.batches import Batch, in_order, shuffled
+from uotpool.experiments.graph.batches import Batch, Batches
 from uotpool.experiments.graph.contrast import Contrasted, Trainer, ViewLearner
 from uotpool.experiments.graph.encoder import GraphEncoder
 from uotpool.experiments.graph.metrics import Ints, by_fold, class_metrics, majority, plan_facts, some_of
-from uotpool.experiments.graph.models import LARGE_BATCH, make_encoder, make_gin
+from uotpool.experiments.graph.models import LARGE_BATCH, make_batches, make_encoder, make_gin
+from uotpool.experiments.graph.resume import Checkpoint
 from uotpool.experiments.graph.settings import Settings
 from uotpool.experiments.protocols import FOLDS, Split, split
 from uotpool.experiments.spec import Report, Result, RunSpec
@@ -29,8 +30,8 @@ PAPER_VALIDATION = 0.2
 Embeddings = npt.NDArray[np.float64]
 
 
-def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Result:
-    """Train, evaluate after each epoch, choose the epoch, test."""
+def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report, kept: Checkpoint) -> Result:
+    """Train, evaluate after each epoch, choose the epoch, test. A run that was killed goes on where it was."""
     y = graphs.y.numpy()
     if spec.protocol == "paper":
         judge: _PaperJudge | _FairJudge = _PaperJudge(y, spec.seed)
@@ -38,19 +39,33 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
         numbers = range(FOLDS) if settings.transductive else [spec.fold]
         judge = _FairJudge(y, [_outer(y, spec.seed, fold) for fold in numbers])
     inductive = spec.protocol == "fair" and not settings.transductive
-    seen = graphs.subset(judge.folds[0].train) if inductive else graphs
+    everything = make_batches(settings, graphs)
+    seen = make_batches(settings, graphs.subset(judge.folds[0].train)) if inductive else everything
     model = make_model(spec, settings, seen)
-    shown = Batch.of(graphs, settings.features, some_of(graphs))
+    training = Training(spec, settings, model, seen)
+    evaluated, shown = list(everything.in_order(LARGE_BATCH)), everything.batch(some_of(graphs))
     curves: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     diverged = False
-    for epoch in training(spec, settings, model, seen, report):
-        found = embed(model.encoder, graphs, settings.features)
+    state = kept.read()
+    if state is not None:
+        training.restore(state["training"])
+        judge.restore(state["judge"])
+        curves, facts = state["curves"], state["facts"]
+    epochs = settings.epochs_on(spec.dataset)
+    report(len(curves), epochs)
+    while len(curves) < epochs:
+        epoch = training.epoch()
+        found = embed(model.encoder, evaluated)
         diverged = not np.isfinite(found).all() or not math.isfinite(epoch["contrast"] + epoch["dropped"])
         if diverged:
             break  # a parameter that is NaN stays so
         facts = plan_facts(model.encoder, shown)
-        curves.append(epoch | judge.look(found) | facts)
+        curves.append({"epoch": len(curves) + 1} | epoch | judge.look(found) | facts)
+        if kept.is_due():
+            now = {"training": training.state(), "judge": judge.state(), "curves": curves, "facts": facts}
+            kept.write(now)
+        report(len(curves), epochs)
     metrics, details = judge.result()
     details |= facts | {"split": [fold.packed(len(graphs)) for fold in judge.folds]}
     return Result(
@@ -61,35 +76,47 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
     )
 
 
-def make_model(spec: RunSpec, settings: Settings, graphs: Graphs) -> Contrasted:
-    encoder = make_encoder(spec, settings, graphs)
+def make_model(spec: RunSpec, settings: Settings, batches: Batches) -> Contrasted:
+    encoder = make_encoder(spec, settings, batches)
     torch.manual_seed(seed_for(spec, "head"))
     return Contrasted(encoder)
 
 
-def training(
-    spec: RunSpec, settings: Settings, model: Contrasted, graphs: Graphs, report: Report
-) -> Iterator[dict[str, Any]]:
-    """Train epoch by epoch; yields the mean losses of each."""
-    torch.manual_seed(seed_for(spec, "view"))
-    view = ViewLearner(make_gin(settings, graphs))
-    trainer = Trainer(model, view, settings.lr)
-    order = torch.Generator().manual_seed(seed_for(spec, "order"))
-    torch.manual_seed(seed_for(spec, "training"))
-    epochs = settings.epochs_on(spec.dataset)
-    for epoch in range(1, epochs + 1):
-        steps = [trainer.step(batch) for batch in shuffled(graphs, settings.features, settings.batch, order)]
+class Training:
+    """Contrastive training of a model, epoch by epoch, with a state that can be kept and taken up again."""
+
+    def __init__(self, spec: RunSpec, settings: Settings, model: Contrasted, batches: Batches) -> None:
+        torch.manual_seed(seed_for(spec, "view"))
+        self._trainer = Trainer(model, ViewLearner(make_gin(settings, batches.graphs)), settings.lr)
+        self._batches, self._size = batches, settings.batch
+        self._order = torch.Generator().manual_seed(seed_for(spec, "order"))
+        torch.manual_seed(seed_for(spec, "training"))
+
+    def epoch(self) -> dict[str, float]:
+        """One pass over the graphs; the mean losses."""
+        steps = [self._trainer.step(batch) for batch in self._batches.shuffled(self._size, self._order)]
         contrast, dropped = np.mean([(step.contrast, step.dropped) for step in steps], axis=0)
-        report(epoch, epochs)
-        yield {"epoch": epoch, "contrast": round(float(contrast), 6), "dropped": round(float(dropped), 6)}
+        return {"contrast": round(float(contrast), 6), "dropped": round(float(dropped), 6)}
+
+    def state(self) -> dict[str, Any]:
+        random = {"order": self._order.get_state(), "noise": torch.get_rng_state()}
+        return {"trainer": self._trainer.state(), "random": random}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._trainer.restore(state["trainer"])
+        self._order.set_state(state["random"]["order"])
+        torch.set_rng_state(state["random"]["noise"])
 
 
 @torch.no_grad()
-def embed(encoder: GraphEncoder, graphs: Graphs, kind: str) -> Embeddings:
+def embed(encoder: GraphEncoder, batches: Iterable[Batch]) -> Embeddings:
     """(graphs, out_dim): before the projection head."""
     encoder.eval()
-    found = torch.cat([encoder(batch) for batch in in_order(graphs, kind, LARGE_BATCH)])
-    return found.double().numpy()
+    rows = []
+    for batch in batches:
+        rows.append(encoder(batch))
+        batch.forget_edges()
+    return torch.cat(rows).double().numpy()
 
 
 def _outer(y: Ints, seed: int, fold: int) -> Split:
@@ -129,6 +156,12 @@ class _PaperJudge:
             self._best = (score, self._epoch, found)
         return {"validation_accuracy": round(score, 6), "test_accuracy": round(self._last, 6)}
 
+    def state(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "best": self._best, "last": self._last}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._epoch, self._best, self._last = state["epoch"], state["best"], state["last"]
+
     def result(self) -> tuple[dict[str, float], dict[str, Any]]:
         score, epoch, found = self._best
         if epoch == 0:
@@ -156,6 +189,14 @@ class _FairJudge:
             if scores[-1] > self._best[i][0]:
                 self._best[i] = (scores[-1], self._epoch, scored.C, scored.predictions["test"])
         return {"validation_accuracy": round(float(np.mean(scores)), 6)}
+
+    def state(self) -> dict[str, Any]:
+        best = [(score, epoch, c, torch.from_numpy(said)) for score, epoch, c, said in self._best]
+        return {"epoch": self._epoch, "best": best}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._epoch = state["epoch"]
+        self._best = [(score, epoch, c, said.numpy()) for score, epoch, c, said in state["best"]]
 
     def result(self) -> tuple[dict[str, float], dict[str, Any]]:
         found = [

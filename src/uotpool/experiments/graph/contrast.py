@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,13 @@ class ViewLearner(nn.Module):
             draw_linear(layer)
 
     def forward(self, batch: Batch) -> Tensor:
-        H = self.gin(batch)
+        H = self.gin.merged(batch)
         # A linear layer of two ends put together is a sum of one of each end: work on nodes, not on edges.
         first, second = self.ends.weight.split(WIDTH, dim=1)
-        U, V = nn.functional.linear(H, first, self.ends.bias), nn.functional.linear(H, second)
-        i, j = batch.edges.index
-        out: Tensor = self.out((U.index_select(0, i) + V.index_select(0, j)).relu()).squeeze(-1)
-        return out
+        bias = torch.cat([self.ends.bias, torch.zeros_like(self.ends.bias)])
+        both = nn.functional.linear(H, torch.cat([first, second]), bias)  # of each row: as first end, as second
+        joined = batch.pairs.ends(both.view(-1, EDGE_WIDTH)).relu_()
+        return self.out(joined).squeeze(-1).index_select(0, batch.pairs.of_edge)
 
     def sample(self, batch: Batch) -> Tensor:
         """Weights of the edges, (E,)."""
@@ -77,7 +78,7 @@ def _directions(Z: Tensor) -> Tensor:
 
 def dropped_share(batch: Batch, weight: Tensor) -> Tensor:
     """Share of edges that a view drops, mean over the graphs with edges."""
-    counts = torch.bincount(batch.graph_of_edge, minlength=len(batch))
+    counts = batch.edges_of_graphs
     sums = weight.new_zeros(len(batch)).index_add(0, batch.graph_of_edge, 1 - weight)
     return (sums / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
 
@@ -95,6 +96,22 @@ class Trainer:
         self.model, self.view = model, view
         self._optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
         self._view_optimizer = torch.optim.Adam(view.parameters(), lr=lr, fused=True)
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "view": self.view,
+            "optimizer": self._optimizer,
+            "view_optimizer": self._view_optimizer,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Of both players and their optimisers."""
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
 
     def step(self, batch: Batch) -> StepLosses:
         dropped = self._step_of_view(batch)

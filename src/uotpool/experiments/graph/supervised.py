@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from uotpool.experiments.data.graphs import Graphs
-from uotpool.experiments.graph.batches import Batch, in_order, shuffled
+from uotpool.experiments.graph.batches import Batch, Batches
 from uotpool.experiments.graph.encoder import GraphEncoder
 from uotpool.experiments.graph.metrics import class_metrics, majority, plan_facts, some_of
-from uotpool.experiments.graph.models import LARGE_BATCH, make_encoder
+from uotpool.experiments.graph.models import LARGE_BATCH, make_batches, make_encoder
+from uotpool.experiments.graph.resume import Checkpoint
 from uotpool.experiments.graph.settings import Settings
 from uotpool.experiments.protocols import split
 from uotpool.experiments.spec import Report, Result, RunSpec
@@ -36,38 +38,64 @@ class GraphClassifier(nn.Module):
         return out
 
 
-def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Result:
+def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report, kept: Checkpoint) -> Result:
+    """Train, keep the best epoch, test. A run that was killed goes on where it was."""
     parts = split(graphs.y.numpy(), spec.protocol, spec.fold, spec.seed)
-    train, validation, test = (graphs.subset(part) for part in (parts.train, parts.validation, parts.test))
+    train, validation, test = (
+        make_batches(settings, graphs.subset(part)) for part in (parts.train, parts.validation, parts.test)
+    )
     model = make_model(spec, settings, train)
     torch.manual_seed(seed_for(spec, "training"))
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
     order = torch.Generator().manual_seed(seed_for(spec, "order"))
     epochs = settings.epochs_on(spec.dataset)
     best, chosen, state = math.inf, 0, copy.deepcopy(model.state_dict())
-    shown = Batch.of(validation, settings.features, some_of(validation))
+    evaluated = list(validation.in_order(LARGE_BATCH))
+    shown = validation.batch(some_of(validation.graphs))
     curves: list[dict[str, Any]] = []
     diverged = False
-    for epoch in range(1, epochs + 1):
+    before = kept.read()
+    if before is not None:
+        model.load_state_dict(before["model"])
+        optimizer.load_state_dict(before["optimizer"])
+        order.set_state(before["order"])
+        torch.set_rng_state(before["noise"])
+        best, chosen, state = before["best"], before["chosen"], before["state"]
+        curves = before["curves"]
+    report(len(curves), epochs)
+    while len(curves) < epochs:
         train_loss = train_epoch(model, optimizer, train, settings, order)
-        logits = predict(model, validation, settings.features)
-        loss = float(cross_entropy(logits, validation.y))
+        logits = predict(model, evaluated)
+        loss = float(cross_entropy(logits, validation.graphs.y))
         diverged = not math.isfinite(train_loss + loss)
         if diverged:
             break
-        accuracy = float((logits.argmax(1) == validation.y).float().mean())
+        accuracy = float((logits.argmax(1) == validation.graphs.y).float().mean())
         losses = {"train_loss": train_loss, "validation_loss": loss, "validation_accuracy": accuracy}
-        curves.append(losses | plan_facts(model.encoder, shown))
+        curves.append({"epoch": len(curves) + 1} | losses | plan_facts(model.encoder, shown))
         if loss < best:
-            best, chosen, state = loss, epoch, copy.deepcopy(model.state_dict())
-        report(epoch, epochs)
+            best, chosen, state = loss, len(curves), copy.deepcopy(model.state_dict())
+        if kept.is_due():
+            kept.write(
+                {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "order": order.get_state(),
+                    "noise": torch.get_rng_state(),
+                    "best": best,
+                    "chosen": chosen,
+                    "state": state,
+                    "curves": curves,
+                }
+            )
+        report(len(curves), epochs)
     model.load_state_dict(state)
-    said = predict(model, test, settings.features).argmax(1).numpy()
-    train_y = train.y.numpy()
+    said = predict(model, test.in_order(LARGE_BATCH)).argmax(1).numpy()
+    train_y = train.graphs.y.numpy()
     if chosen == 0:
-        said = np.full(len(test), majority(train_y))
+        said = np.full(len(test.graphs), majority(train_y))
     return Result(
-        metrics=class_metrics(said, test.y.numpy(), train_y),
+        metrics=class_metrics(said, test.graphs.y.numpy(), train_y),
         epochs=curves,
         details={
             "epoch": chosen,
@@ -80,32 +108,36 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report) -> Re
     )
 
 
-def make_model(spec: RunSpec, settings: Settings, train: Graphs) -> GraphClassifier:
+def make_model(spec: RunSpec, settings: Settings, train: Batches) -> GraphClassifier:
     encoder = make_encoder(spec, settings, train)
     torch.manual_seed(seed_for(spec, "head"))
-    return GraphClassifier(encoder, train.num_classes)
+    return GraphClassifier(encoder, train.graphs.num_classes)
 
 
 def train_epoch(
     model: GraphClassifier,
     optimizer: torch.optim.Optimizer,
-    train: Graphs,
+    train: Batches,
     settings: Settings,
     order: torch.Generator,
 ) -> float:
     """One pass over the graphs; the mean loss."""
     model.train()
     total = 0.0
-    for batch in shuffled(train, settings.features, settings.batch, order):
+    for batch in train.shuffled(settings.batch, order):
         loss = cross_entropy(model(batch), batch.y)
         optimizer.zero_grad()
         (loss + model.encoder.pool.aux_loss).backward()
         optimizer.step()
         total += float(loss.detach()) * len(batch)
-    return total / len(train)
+    return total / len(train.graphs)
 
 
 @torch.no_grad()
-def predict(model: GraphClassifier, graphs: Graphs, kind: str) -> Tensor:
+def predict(model: GraphClassifier, batches: Iterable[Batch]) -> Tensor:
     model.eval()
-    return torch.cat([model(batch) for batch in in_order(graphs, kind, LARGE_BATCH)])
+    rows = []
+    for batch in batches:
+        rows.append(model(batch))
+        batch.forget_edges()
+    return torch.cat(rows)

@@ -11,6 +11,7 @@ from uotpool.experiments.data.catalog import CATALOG, unlisted_graphs
 from uotpool.experiments.data.graphs import Graphs
 from uotpool.experiments.graph import adgcl, supervised
 from uotpool.experiments.graph.encoder import WIDTH
+from uotpool.experiments.graph.resume import Checkpoint
 from uotpool.experiments.graph.settings import Settings
 from uotpool.experiments.protocols import FOLDS
 from uotpool.experiments.spec import Report, Result, RunSpec
@@ -62,7 +63,10 @@ def folds(protocol: str, options: Mapping[str, Any]) -> int:
 def run(spec: RunSpec, report: Report) -> Result:
     settings = Settings.from_options(spec.options)
     task = supervised.run if settings.backbone == "gin" else adgcl.run
-    return task(spec, settings, _graphs(spec.dataset), report)
+    kept = Checkpoint(spec)
+    result = task(spec, settings, _graphs(spec.dataset), report, kept)
+    kept.remove()
+    return result
 
 
 @lru_cache(maxsize=1)  # a worker has many runs of one data set

@@ -1,51 +1,8 @@
-"""Files that outlive a killed process: the state of training after each epoch, and finished first stages."""
+"""The checkpoints of all tasks, under the name by which the image task has always imported them.
 
-from __future__ import annotations
+Its imports count in the fingerprints of stored runs: with others, all of those would have to be run again.
+"""
 
-import os
-import pickle
-from pathlib import Path
-from typing import Any
+from uotpool.experiments.checkpoints import folder, read, remove, write
 
-import torch
-
-from uotpool.experiments.data.fetch import cache_folder
-
-
-def folder() -> Path:
-    """UOTPOOL_CHECKPOINTS, else in the user's cache."""
-    given = os.environ.get("UOTPOOL_CHECKPOINTS")
-    found = Path(given).expanduser() if given else cache_folder() / "checkpoints"
-    found.mkdir(parents=True, exist_ok=True)
-    return found
-
-
-def write(path: Path, state: dict[str, Any]) -> None:
-    """All of it or nothing, also if the machine stops."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """What was written, None if there is none."""
-    if not path.exists():
-        return None
-    try:
-        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path}: expected a checkpoint of uotpool, found another file. Delete it.") from error
-    return found
-
-
-def remove(key: str) -> None:
-    """The states of a run that is finished."""
-    for pattern in (f"{key}.*.pt", f".{key}.*.part"):
-        for path in folder().glob(pattern):
-            path.unlink(missing_ok=True)
+__all__ = ["folder", "read", "remove", "write"]
