@@ -19,8 +19,8 @@ from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
 from uotpool.experiments.graph import adgcl, supervised, task
 from uotpool.experiments.graph.settings import Settings, make_pool
 from uotpool.experiments.protocols import split
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import Result, RunSpec, canonical
-from uotpool.experiments.store import Row
 from uotpool.experiments.table_command import same_training
 from uotpool.experiments.tables import accuracy_table, optimism_table
 

@@ -20,8 +20,9 @@ from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.report import collect, pictures_in, write
 from uotpool.experiments.report.content import Picture, missing
 from uotpool.experiments.report.page import render, sort_key
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import Result
-from uotpool.experiments.store import Row, Store
+from uotpool.experiments.store import Store
 from uotpool.experiments.tables import select
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -17,6 +17,7 @@ from uotpool.experiments.spec import RunSpec
 from uotpool.experiments.store import Store, StoreWriteError
 from uotpool.experiments.table_command import STORE
 from uotpool.experiments.tables import accuracy_table, select
+from uotpool.plaintext import visible
 
 INTERRUPTED = 130
 
@@ -64,7 +65,7 @@ def _execute(
     console.print(str(plan), highlight=False, soft_wrap=True)
     if dry:
         for spec in plan.todo:
-            print(spec)
+            print(visible(str(spec)))
         return 0
     for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
         sweep.task_module(task).prepare(dataset)

@@ -10,20 +10,19 @@ import json
 import os
 import re
 import shlex
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import table_command
+from uotpool.experiments import table_command, toml_file
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.ranking import Ranking, ranking
 from uotpool.experiments.render import Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import canonical
 from uotpool.experiments.statistics import Sample, samples, together
-from uotpool.experiments.store import Row
 from uotpool.experiments.swaps import BEFORE
 from uotpool.experiments.tables import select
 
@@ -104,10 +103,7 @@ def read(folder: Path) -> Listing:
     task, path = folder.resolve().name, folder / FILE
     if task not in TASKS:
         raise ValueError(f"folder: expected one named as a task, {tuple(TASKS)}, got {folder}")
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: not a TOML file: {error}") from error
+    given = toml_file.read(path)
     _refuse_unknown(path, given, KEYS)
     entries = [_entry(path, table) for table in given.get("table", [])]
     ranked = tuple(shlex.split(_text(path, given, "ranking"))) if "ranking" in given else None

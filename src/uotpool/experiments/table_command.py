@@ -13,9 +13,11 @@ from uotpool.experiments import arguments, export, sweep
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.render import FORMATS, Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import canonical
 from uotpool.experiments.statistics import Tests, outcomes, samples, sign
-from uotpool.experiments.store import Row, Store
+from uotpool.experiments.store import Store
+from uotpool.experiments.summaries import SUMMARIES
 from uotpool.experiments.swaps import swap_table
 from uotpool.experiments.tables import (
     METRICS,
@@ -35,7 +37,7 @@ class NoSuchRunError(ValueError):
 
 
 def add_parser(commands: Any) -> None:
-    table = commands.add_parser("table", help="results from the store")
+    table = commands.add_parser("table", help=SUMMARIES["table"])
     _add_choices(table)
     add_source(table)
     table.set_defaults(command_function=_table)
@@ -193,8 +195,7 @@ def tests(args: argparse.Namespace, found: Sequence[Row]) -> Tests:
 def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Without what is the default anyway; options of a pooling are as they are given."""
     pool = {name: settings.pop(name) for name in ("pool",) if name in settings}
-    found: dict[str, Any] = sweep.task_module(task).clean_settings("mean", settings)
-    return found | pool
+    return sweep.clean_settings(task, "mean", settings) | pool
 
 
 # What "paper" does anyway, and "fair" if it is told so.

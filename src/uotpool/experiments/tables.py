@@ -12,8 +12,8 @@ from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.ranking import ranking
 from uotpool.experiments.render import Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.statistics import Sample, common, outcomes, samples, sign, together
-from uotpool.experiments.store import Row
 from uotpool.zoo import ENTRIES
 
 # What must be said of numbers under "paper", by task.

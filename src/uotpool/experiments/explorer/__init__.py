@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from uotpool.experiments.summaries import SUMMARIES
+
 HOST = "127.0.0.1"
 PORT = 8050
 
 
 def add_parser(commands: Any) -> None:
     """`explore`; Dash is imported when it runs."""
-    command = commands.add_parser("explore", help="a local page: move the weights and watch the plan")
+    command = commands.add_parser("explore", help=SUMMARIES["explore"])
     command.add_argument(
         "--host", default=HOST, help="address to listen on (default: %(default)s, this machine)"
     )
