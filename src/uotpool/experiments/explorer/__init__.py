@@ -23,6 +23,13 @@ def add_parser(commands: Any) -> None:
         default=None,
         help=f"0 for any that is free (default: {PORT}, or another one if that is taken)",
     )
+    command.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also answer to this name or address of the machine; may be given several times",
+    )
     command.add_argument("--no-browser", action="store_true", help="only print the address")
     command.set_defaults(command_function=_explore)
 
@@ -42,4 +49,4 @@ def _explore(args: argparse.Namespace) -> int:
         raise ModuleNotFoundError(
             f"needs {error.name}: install the extra `explore`", name=error.name
         ) from error
-    return server.run(args.host, args.port, browser=not args.no_browser)
+    return server.run(args.host, args.port, args.allow_host, browser=not args.no_browser)
