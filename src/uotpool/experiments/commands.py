@@ -107,7 +107,7 @@ def _sweep(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    rows, _ = source(args, read_rows(args.store), None)
+    rows, _ = source(args, read_rows(args.store, args.task), None)
     export.write(rows, sys.stdout)
     return 0
 

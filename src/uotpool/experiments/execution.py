@@ -76,6 +76,7 @@ def _execute(
             executor = together.FirstExecutor()
         elif args.ray:
             executor = RayExecutor(args.ray, args.workers, args.timeout)
+            console.print(visible(executor.listens), markup=False, highlight=False, soft_wrap=True)
         else:
             executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
         try:

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,11 @@ class Listing:
 
     def command(self, entry: Entry) -> str:
         return shlex.join(["uotpool", "table", *self.words(entry.arguments)])
+
+    def page(self, entry: Entry) -> str:
+        """The table in Markdown with the command that prints it, as seen from the root of a project."""
+        here = replace(self, store=Path(self.store.resolve().parents[1].name, self.task, RUNS))
+        return f"{self.table(entry).render('markdown')}\n    {here.command(entry)}\n"
 
     def table(self, entry: Entry) -> Table:
         return table_command.make(table_command.parse(self.words(entry.arguments)), self.rows)

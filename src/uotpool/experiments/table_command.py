@@ -72,6 +72,12 @@ def _add_choices(table: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--seeds", type=arguments.seeds, default=None, help="only these: N for 0 to N - 1, or by commas"
     )
+    table.add_argument(
+        "--runs",
+        choices=("common", "own"),
+        default="common",
+        help="of --kind results: those that all poolings of the table have on a data set, or all that each has",
+    )
     table.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
     table.add_argument(
         "--set",
@@ -92,12 +98,17 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_rows(store: Path) -> list[Row]:
-    """The runs of a store, or of a CSV file."""
+def read_rows(store: Path, task: str = "TASK") -> list[Row]:
+    """The runs of a store, or of a CSV file; where there is none, a message that names others of the task."""
     if not store.exists():
-        raise ValueError(f"store: expected a run store, got {store}, which does not exist")
+        raise ValueError(
+            f"store: expected a run store, got {store}, which does not exist; `uotpool run {task}` makes one, "
+            f"and a checkout of the project has committed runs: --store {Path('results', task, 'runs.csv')}"
+        )
     if is_csv(store):
         return export.read(store)
+    if not store.is_file():
+        raise ValueError(f"store: expected a file, got {store}, which is none")
     with closing(Store(store, readonly=True)) as opened:
         return opened.rows()
 
@@ -121,7 +132,7 @@ def source(args: argparse.Namespace, found: Sequence[Row], settings: str | None)
 
 
 def _table(args: argparse.Namespace) -> int:
-    sys.stdout.write(make(args, read_rows(args.store)).render(args.format))
+    sys.stdout.write(make(args, read_rows(args.store, args.task)).render(args.format))
     return 0
 
 
@@ -142,10 +153,12 @@ def make(args: argparse.Namespace, found: Sequence[Row]) -> Table:
     """The table of these runs."""
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
+    if args.runs == "own" and args.kind != "results":
+        raise ValueError(f"--runs: expected --kind results with own, got {args.kind}, which compares like runs")
     rows, notes = chosen(args, found)
     table: Table
     if args.kind == "results":
-        table = accuracy_table(rows, args.protocol, args.metric)
+        table = accuracy_table(rows, args.protocol, args.metric, own_runs=args.runs == "own")
     elif args.kind == "optimism":
         table = optimism_table(rows, args.metric)
     elif args.kind == "comparison":

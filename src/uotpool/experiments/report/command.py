@@ -60,8 +60,8 @@ def _tables(args: argparse.Namespace) -> int:
     for folder in args.folder:
         listing = listed.read(folder)
         tables = {entry.name: listing.table(entry) for entry in listing.entries}  # all, or none is written
-        for name, table in tables.items():
-            for form, ending in (("markdown", "md"), ("csv", "csv")):
-                (folder / f"{name}.{ending}").write_text(table.render(form), encoding="utf-8")
+        for entry in listing.entries:
+            (folder / f"{entry.name}.md").write_text(listing.page(entry), encoding="utf-8")
+            (folder / f"{entry.name}.csv").write_text(tables[entry.name].render("csv"), encoding="utf-8")
         print(f"{len(listing.entries)} tables in {folder}")
     return 0
