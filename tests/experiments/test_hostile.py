@@ -18,6 +18,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 
+from tests.experiments import kills
 from tests.experiments.data import helpers as files
 from tests.experiments.helpers import FACTS, mil_spec
 from uotpool.cli import main
@@ -167,11 +168,11 @@ def test_a_damaged_run_is_named(path, column, value, message, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
 def test_a_truncated_store_is_refused(path, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match="store: expected a run store of uotpool, got .*runs.sqlite"):
+    with pytest.raises(ValueError, match=r"store: expected a run store of uotpool, got .*runs\.sqlite"):
         read_rows(path)
 
 
@@ -426,10 +427,9 @@ def test_an_edge_beyond_the_nodes_is_refused(tmp_path, edge):
     path = files.put(tmp_path, "SMALL.zip", files.tu_bytes(A=files.TEXTS["A"] + edge + b"\n"))
     with pytest.raises(DatasetRefusedError, match="nodes >= 1 and <= 5"):
         read_graphs(path)
-    try:
-        digests.graph_digest(path)  # which is asked before, where the texts are other ones
-    except DatasetRefusedError as error:
-        assert "expected numbers in" in str(error)
+    if edge.startswith(b"9223372036854775807"):  # asked before, where the texts are other ones
+        with pytest.raises(DatasetRefusedError, match="expected numbers in"):
+            digests.graph_digest(path)
 
 
 def test_a_zip_bomb_is_refused(tmp_path):
@@ -497,3 +497,15 @@ def test_a_bare_install_says_what_the_commands_do(monkeypatch, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "train and test one or a few poolings on a data set (needs the extra `experiments`)" in text
     assert "move the weights and watch the plan (needs the extra `explore`)" in text
+
+
+# ---------------------------------------------------------------------------------------------------------
+# kill -9
+
+
+def test_a_sweep_that_is_killed_loses_and_doubles_no_run():
+    """UOTPOOL_KILLS is the number of kills."""
+    count = int(os.environ.get("UOTPOOL_KILLS", "2"))
+    done = kills.run(count)
+    assert done["kills"] == count
+    assert done["runs in the end"] == 20 * (2 + 2 * count)
