@@ -38,7 +38,7 @@ from uotpool.experiments.store import Store
 MOST_MEMORY = 2**30  # bytes above what stood when the cases began
 MOST_SECONDS = 20.0  # for one case
 TEXTS = ("=1+1", "\x1b[31mred\x07", "a\nb", "\u202eabc", "'=x", "-0.5", "@SUM(A1)", "\\input{x}", "é|<b>", "")
-NUMBERS = (
+NUMBERS: tuple[object, ...] = (
     0,
     -1,
     2**31,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.experiments.helpers import children, is_worker
 
-MOST_SECONDS = 12.0  # until it is killed; it starts within some of them
+STARTING = 0.25  # share of the kills that come while it starts, whose seconds are many and all alike
 SWEEP = """
 [[runs]]
 task = "mil"
@@ -57,9 +57,17 @@ def kill(driver: subprocess.Popen[bytes], rng: random.Random) -> str:
     return what
 
 
+def _wait_for_a_run(driver: subprocess.Popen[bytes], store: Path, before: int) -> None:
+    """Until it has finished another one."""
+    end = time.monotonic() + 300
+    while driver.poll() is None and len(stored(store)) <= before:
+        assert time.monotonic() < end, "no run was finished in five minutes"
+        time.sleep(0.05)
+
+
 def run(count: int, seed: int = 0) -> dict[str, int]:
     """Kill it so many times; what was done, by name. Raises if a run is lost, changed or done twice."""
-    rng, seeds = random.Random(seed), 2 + 2 * count
+    rng, seeds = random.Random(seed), 2 + 5 * count
     total, done = 4 * 5 * seeds, {"kills": 0, "of a finished sweep": 0}
     with tempfile.TemporaryDirectory() as folder:
         file, store = Path(folder, "sweep.toml"), Path(folder, "runs.sqlite")
@@ -70,7 +78,9 @@ def run(count: int, seed: int = 0) -> dict[str, int]:
         before: dict[str, tuple[object, ...]] = {}
         for _ in range(count):
             driver = subprocess.Popen(argv, **options)  # type: ignore[call-overload]
-            time.sleep(rng.uniform(0.2, MOST_SECONDS))
+            if rng.random() >= STARTING:
+                _wait_for_a_run(driver, store, len(before))
+            time.sleep(rng.uniform(0.0, 2.0))
             done["of a finished sweep"] += driver.poll() is not None
             name = kill(driver, rng)
             done[name] = done.get(name, 0) + 1
@@ -79,6 +89,7 @@ def run(count: int, seed: int = 0) -> dict[str, int]:
             assert before.items() <= after.items(), "a finished run was lost or changed"
             before = after
         done["runs before the last start"] = len(before)
+        assert 0 < len(before) < total, "all kills came too early or too late to show anything"
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         after = stored(store)
         assert before.items() <= after.items(), "a finished run was lost or changed"

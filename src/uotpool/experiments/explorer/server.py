@@ -38,8 +38,8 @@ class Handler(WSGIRequestHandler):
     """Gives up a client that does not send its request, or does not take the answer: each has a thread."""
 
     def setup(self) -> None:
-        self.timeout = RECEIVE
         super().setup()
+        self.connection.settimeout(RECEIVE)
         self.rfile.close()
         self.rfile = io.BufferedReader(_Incoming(self.connection, time.monotonic() + RECEIVE))
 
