@@ -67,7 +67,7 @@ def _wait_for_a_run(driver: subprocess.Popen[bytes], store: Path, before: int) -
 
 def run(count: int, seed: int = 0) -> dict[str, int]:
     """Kill it so many times; what was done, by name. Raises if a run is lost, changed or done twice."""
-    rng, seeds = random.Random(seed), 2 + 5 * count
+    rng, seeds = random.Random(seed), 2 + count
     total, done = 4 * 5 * seeds, {"kills": 0, "of a finished sweep": 0}
     with tempfile.TemporaryDirectory() as folder:
         file, store = Path(folder, "sweep.toml"), Path(folder, "runs.sqlite")

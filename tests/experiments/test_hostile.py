@@ -508,4 +508,4 @@ def test_a_sweep_that_is_killed_loses_and_doubles_no_run():
     count = int(os.environ.get("UOTPOOL_KILLS", "2"))
     done = kills.run(count)
     assert done["kills"] == count
-    assert done["runs in the end"] == 20 * (2 + 5 * count)
+    assert done["runs in the end"] == 20 * (2 + count)
