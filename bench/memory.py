@@ -58,9 +58,9 @@ def run(session: Session) -> list[Row]:
             extra[solver, K] = used
     for solver in solvers:
         case = Case("memory", show(size), solver, BOTH, threads)
-        small, large = sorted((extra[solver, FEW], extra[solver, MANY]))
+        less, more = sorted((extra[solver, FEW], extra[solver, MANY]))
         target = at_most(1.1) if solver == "sinkhorn" else None
-        rows.append(_row(case, f"larger of K={FEW}, {MANY}", "smaller", large, small, target))
+        rows.append(_row(case, f"larger of K={FEW}, {MANY}", "smaller", more, less, target))
     return rows
 
 

@@ -83,7 +83,7 @@ class Row:
 SPEEDUP, COST = "baseline / candidate", "candidate / baseline"
 PER_ELEMENT, SLOPE = "candidate / baseline, an element", "log-log slope"
 HEADINGS = {
-    SPEEDUP: "faster than",
+    SPEEDUP: "as fast as",
     COST: "relative to",
     PER_ELEMENT: "an element, relative to",
     SLOPE: "exponent",
@@ -115,7 +115,7 @@ def _row(
 def speedup(
     case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
 ) -> Row:
-    """How many times faster the candidate is; from seconds. More: target, note."""
+    """How many times as fast as the baseline the candidate is; from seconds. More: target, note."""
     return _row(theirs / ours, SPEEDUP, case, candidate, baseline, ours, theirs, *more, **named)
 
 

@@ -57,7 +57,8 @@ def draw(seed: int, grid: str) -> Case:
     else:
         problem = ragged(layout, [size(N) for _ in range(B)], D, seed, **priors)
     if choose((False, False, True)):  # priors down to the smallest number, and below
-        problem = problem._replace(**{n: None if t is None else 30 * t for n, t in priors_of(problem).items()})
+        p0, q0 = (None if t is None else 30 * t for t in (problem.p0, problem.q0))
+        problem = problem._replace(p0=p0, q0=q0)
     times, plus = SPREADS[choose(tuple(SPREADS))]
     low, high = GRIDS[grid]
     decades = torch.randint(low, high + 1, (4, K), generator=g)
@@ -69,18 +70,15 @@ def draw(seed: int, grid: str) -> Case:
     return Case(solver, grid, dtype, plan, problem._replace(X=X), own)
 
 
-def priors_of(problem: Problem) -> dict[str, Tensor | None]:
-    return {"p0": problem.p0, "q0": problem.q0}
-
-
 def failures(case: Case) -> list[str]:
-    """What does not hold: finite everywhere, mass 1, a mean of the samples, and the kernels as good as torch."""
+    """What does not hold: finite everywhere, mass 1, a mean of the samples, the kernels as good as torch."""
     wrong: list[str] = []
     results: dict[str, dict[str, Tensor]] = {}
     own = [None if w is None else w.to(case.dtype) for w in case.weights]
     for impl in ("cpu", "reference"):
         results[impl] = solved(case.problem.to(case.dtype), own, case.solver, plan=case.plan, impl=impl)
-        wrong += [f"{impl}: {name} is not finite" for name, t in results[impl].items() if not t.isfinite().all()]
+        spoilt = [name for name, t in results[impl].items() if not t.isfinite().all()]
+        wrong += [f"{impl}: {name} is not finite" for name in spoilt]
         wrong += [f"{impl}: {what}" for what in wrong_values(case, results[impl]["value"])]
     if wrong or case.grid != "promised":
         return wrong
@@ -140,8 +138,9 @@ def errors(case: Case, got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[
     for name, w in want.items():
         weight = case.weights[WEIGHTS.index(name)] if name in WEIGHTS else None
         by_logarithm = 1.0 if weight is None else weight
-        error = float(((got[name].double() - w) * by_logarithm).abs().max()) if w.numel() else 0.0
-        found[name] = error / max(scales.get(name, size), float((w * by_logarithm).abs().max()) if w.numel() else 0.0)
+        if w.numel():
+            error, most = (float((t * by_logarithm).abs().max()) for t in (got[name].double() - w, w))
+            found[name] = error / max(scales.get(name, size), most)
     return found
 
 

@@ -106,6 +106,7 @@ def test_info_with_torch_alone(alone):
 # one way
 
 ALLOWED: dict[str, set[str]] = {
+    "plaintext": set(),
     "segments": set(),
     "layout": {"segments"},
     "solvers.weights": set(),
@@ -122,7 +123,16 @@ ALLOWED["__init__"] = set(ALLOWED)
 ALLOWED["pyg"] = {"checks", "nn"}
 ALLOWED["zoo"] = {"checks", "inputs", "layout", "segments", "nn", "zoo"}
 ALLOWED["experiments.data"] = {"checks", "experiments.data"}
-ALLOWED["experiments"] = {"__init__", "checks", "kernels", "nn", "zoo", "experiments", "experiments.data"}
+ALLOWED["experiments"] = {
+    "__init__",
+    "checks",
+    "kernels",
+    "nn",
+    "zoo",
+    "experiments",
+    "experiments.data",
+    "plaintext",
+}
 ALLOWED["cli"] = set(ALLOWED)
 ALLOWED["__main__"] = {"cli"}
 

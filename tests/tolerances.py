@@ -50,8 +50,8 @@ GNP_EPSILON = 1e-4  # norms of |x| + 1e-6, and log(6) / 1e5 from max (measured 9
 ZOO_F32 = 5e-6  # float32 against float64, values and gradients, of the largest (measured 3e-7)
 ZOO_ORDER = 1e-10  # rows in another order, x of 100 and its gradients, of the largest (measured 4e-12)
 
-# Random weights of each module (tests/fuzz.py), in units of the rounding of a number: what the kernels may be off by, or
-# so many times what the reference is off by in float32. Where that is all of the result, nothing can be compared.
+# Random weights of each module (tests/fuzz.py), in units of the rounding of a number: what the kernels may be
+# off by, or so many times what the reference is off by in float32. Where that is all, nothing can be compared.
 FUZZ = 2e4
 FUZZ_TIMES = 20.0
 FUZZ_TIMES_WEIGHTS = 200.0  # derivatives by log weights, which BADMM-E eliminates a dual for (measured 120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from importlib import metadata
@@ -12,10 +13,13 @@ import torch
 
 import uotpool
 from uotpool.dispatch import SOLVERS, available
+from uotpool.experiments.summaries import SUMMARIES, extra
 from uotpool.kernels import library
+from uotpool.plaintext import visible
 from uotpool.zoo import ENTRIES, build
 
-EXPERIMENTS = ("demo", "run", "sweep", "table", "tables", "report", "export", "figure", "datasets", "explore")
+BROKEN_PIPE = 128 + 13  # as a shell says of a program that SIGPIPE ended
+INTERRUPTED = 130
 
 
 def info() -> str:
@@ -85,24 +89,62 @@ def make_parser() -> tuple[argparse.ArgumentParser, str | None]:
 
 
 def main(argv: list[str] | None = None) -> None:
+    """The command; whatever becomes of what it writes, it ends without a traceback."""
+    if sys.stdout is None:
+        sys.exit("uotpool: error: expected an open standard output, got a closed one")
+    try:
+        try:
+            _main(argv)
+        finally:  # here, and not at the end of Python, which would complain of it
+            sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        _forget_output()
+        sys.exit(BROKEN_PIPE)
+    except OSError as error:  # a full disk, say
+        _forget_output()
+        sys.exit(f"uotpool: error: cannot write the output: {error}")
+
+
+def _main(argv: list[str] | None) -> None:
     parser, missing = make_parser()
     args = parser.parse_args(argv)
-    if args.command in EXPERIMENTS and missing:
-        how = f"install the extra `{'explore' if args.command == 'explore' else 'experiments'}`"
-        parser.exit(1, f"uotpool {args.command}: needs {missing}: {how}\n")
+    if args.command in SUMMARIES and missing:
+        parser.exit(1, f"uotpool {args.command}: needs {missing}: install the extra `{extra(args.command)}`\n")
     try:
-        if args.command == "info":
-            print(info())
-        elif args.command == "poolings":
-            print(poolings(args.dim, args.hidden))
-        else:
-            sys.exit(args.command_function(args))
+        status = _run(args)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:  # an argument, a file, an environment variable
-        parser.exit(2, f"uotpool {args.command}: error: {error}\n")
+        parser.exit(2, _message(args, error))
     except ModuleNotFoundError as error:
-        parser.exit(1, f"uotpool {args.command}: error: {error}\n")
+        parser.exit(1, _message(args, error))
     except KeyboardInterrupt:  # outside of a sweep, which stops its workers itself
-        parser.exit(130, "stopped\n")
+        parser.exit(INTERRUPTED, "stopped\n")
+    if status is not None:
+        sys.exit(status)
+
+
+def _run(args: argparse.Namespace) -> int | None:
+    """The command; its exit status if it has one to say."""
+    if args.command == "info":
+        print(info())
+    elif args.command == "poolings":
+        print(poolings(args.dim, args.hidden))
+    else:
+        status: int = args.command_function(args)
+        return status
+    return None
+
+
+def _message(args: argparse.Namespace, error: Exception) -> str:
+    """A file may have put something into it that a terminal would obey."""
+    text = visible(str(error), kept="\n")
+    return f"uotpool {args.command}: error: {text}\n"
+
+
+def _forget_output() -> None:
+    """Nobody reads what is left in the buffer: without this Python would complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _add_experiments(commands: Any) -> str | None:
@@ -112,11 +154,10 @@ def _add_experiments(commands: Any) -> str | None:
     except ModuleNotFoundError as error:
         if (error.name or "uotpool").startswith("uotpool"):
             raise
-        for name in EXPERIMENTS:
+        for name, summary in SUMMARIES.items():
             # No prefix: options are taken as they are, whatever they may be.
-            command = commands.add_parser(
-                name, help="needs the extra `experiments`", prefix_chars="\0", add_help=False
-            )
+            what = f"{summary} (needs the extra `{extra(name)}`)"
+            command = commands.add_parser(name, help=what, prefix_chars="\0", add_help=False)
             command.add_argument("rest", nargs=argparse.REMAINDER)
         return error.name
     add_parsers(commands)

@@ -132,7 +132,7 @@ def log_plan(
     X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
 ) -> Tensor:
     """The reference: log P in the shape of X, with finite filler at absent rows."""
-    # An entry that is not finite makes all of its set NaN, as in the kernels; -inf alone would just be left out.
+    # An entry that is not finite makes all of its set NaN, as in the kernels. -inf would just be left out.
     X = X + sets.spread(sets.sum_all(X * 0.0))
     w = Weights(*weights.unbind())
     log_p0, log_q0 = log_priors_as(X, sets, log_p0, log_q0)

@@ -128,7 +128,8 @@ def log_priors(
             checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
-        # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative one is an error that shows.
+        # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative one is an error that
+        # shows.
         p0 = p0.to(X.dtype)
         log_p0 = _log(torch.where(p0 < 0, torch.nan, p0))
 
@@ -149,7 +150,7 @@ def log_priors(
 
 
 def _log(prior: Tensor) -> Tensor:
-    """Log of a prior, or of the least one (1e-31 in float32), below which its gradient 1 / prior would overflow."""
+    """Log of a prior, or of the least one: below 1e-31 (in float32) its gradient 1 / prior would overflow."""
     limits = torch.finfo(prior.dtype)
     return prior.clamp_min(limits.tiny / limits.eps).log()
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.experiments import helpers  # noqa: F401 - before a module is rewritten, so that it is one object
 from uotpool.experiments.store import Store
+
+# As `--ray local` sets it before it imports Ray, which a test may have done before.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 
 from uotpool.experiments import fingerprint as code
 from uotpool.experiments.fingerprint import TASKS
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import Report, Result, RunSpec
-from uotpool.experiments.store import Row
 
 FACTS = {"versions": "{}", "machine": "here", "commit_id": "abc"}
 

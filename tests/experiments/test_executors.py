@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -151,6 +152,7 @@ def test_ray_gives_the_same_numbers(here, monkeypatch, tmp_path):
     try:
         executor = RayExecutor("local", 2)
         assert executor.workers == 2
+        assert "listens on 127.0.0.1 only" in executor.listens
         events = list(executor.run([*SPECS, MISSING]))
         # Of a cluster that is there, no more than asked for, and it is left as it is.
         limited = RayExecutor("local", 1)
@@ -174,6 +176,50 @@ def test_ray_gives_the_same_numbers(here, monkeypatch, tmp_path):
     assert failed.error.startswith("Traceback")
     assert str(tmp_path) in failed.error  # UOTPOOL_DATA of the driver, which the workers know
     assert [event.spec for event in events if isinstance(event, Started)] == [*SPECS, MISSING]
+
+
+LISTENING = """
+import ipaddress, json, os
+import psutil
+from uotpool.experiments.executors import RayExecutor
+
+executor = RayExecutor("local", 1)
+here = psutil.Process()
+found = []
+for process in (here, *here.children(recursive=True)):
+    for connection in process.net_connections("inet"):
+        if connection.status == psutil.CONN_LISTEN:
+            address = ipaddress.ip_address(connection.laddr.ip)
+            found.append([process.name(), str(getattr(address, "ipv4_mapped", None) or address)])
+executor.close()
+print(json.dumps(found))
+"""
+
+
+def test_a_local_ray_listens_on_this_machine_only():
+    """In a process of its own: Ray reads its settings when it is imported."""
+    pytest.importorskip("ray")
+    pytest.importorskip("psutil")  # of torch_geometric
+    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {"gcs_server", "raylet"} <= {name for name, _ in found}
+    assert {address for _, address in found} == {"127.0.0.1"}
+
+
+def test_a_ray_that_others_could_reach_is_ended():
+    """Where another part of the program has imported Ray before."""
+    pytest.importorskip("ray")
+    script = "import ray; from uotpool.experiments.executors import RayExecutor; RayExecutor('local', 1)"
+    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 1
+    assert "--ray: expected a cluster on the loopback address only, got one on " in done.stderr
 
 
 def test_a_ray_address_where_nobody_is(monkeypatch):

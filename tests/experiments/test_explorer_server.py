@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pytest
 
 pytest.importorskip("dash", reason="NOT RUN: needs dash")
 
+from tests.experiments.helpers import wait_until
 from uotpool.experiments.explorer import server
+
+POSTED = (
+    b"POST /_dash-update-component HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 100\r\n\r\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +82,108 @@ def test_a_page_of_another_site_is_refused(running):
 @pytest.mark.parametrize(
     ("name", "host", "expected"),
     [
-        ("192.168.1.5:8050", "0.0.0.0", True),
+        ("192.168.1.5:8050", "0.0.0.0", False),
         ("evil.example", "0.0.0.0", False),
         ("evil.example", "::", False),
-        ("[fe80::1]:80", "::", True),
+        ("[fe80::1]:80", "::", False),
+        ("[::1]:80", "::", True),
         (socket.gethostname(), "0.0.0.0", True),
         ("box.local", "box.local", True),
         ("192.168.1.5", "127.0.0.1", False),
+        ("Other.Example:1", "0.0.0.0", True),
     ],
 )
 def test_which_names_a_server_answers_to(name, host, expected):
-    assert server.allowed(name, host) == expected
+    assert server.allowed(name, server.own_names(host, None) | {"other.example"}) == expected
+
+
+class Local:
+    """A connection that was made to this address of the machine."""
+
+    def __init__(self, address):
+        self.getsockname = lambda: (address, 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "reached", "expected"),
+    [
+        ("192.168.1.5", "192.168.1.5", True),
+        ("192.168.1.5:8050", "::ffff:192.168.1.5", True),
+        ("192.168.1.6", "192.168.1.5", False),
+        ("[fe80::1]", "fe80::1%eth0", True),
+        ("[fe80:0::1]:8050", "fe80::1", True),
+    ],
+)
+def test_on_all_addresses_a_server_answers_to_the_one_that_was_reached(name, reached, expected):
+    for host in ("0.0.0.0", "::"):
+        assert server.allowed(name, server.own_names(host, Local(reached))) == expected
+
+
+@contextlib.contextmanager
+def serving(*arguments):
+    made, address = server.serve(*arguments)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield address
+    finally:
+        made.shutdown()
+        thread.join()
+        made.server_close()
+
+
+def test_on_all_addresses_a_foreign_host_header_is_refused():
+    """Over a real socket: any address literal was taken."""
+    with serving("0.0.0.0", 0, ["Box.Example"]) as address:
+        here = address.replace("0.0.0.0", "127.0.0.1")
+        found = {host: ask(here, Host=host)[0] for host in ("10.1.2.3", "evil.example", "8.8.8.8:80")}
+        assert set(found.values()) == {403}
+        for host in ("127.0.0.1", "localhost:1", socket.gethostname(), "box.example:80"):
+            assert ask(here, Host=host)[0] == 200
+        own = socket.gethostbyname(socket.gethostname())
+        assert ask(address.replace("0.0.0.0", own), Host=own)[0] == 200
+
+
+HALVES = (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n", POSTED + b"{")
+
+
+def handlers():
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def test_half_a_request_is_given_up(monkeypatch):
+    """Also one that comes a byte at a time: each held a thread for ever."""
+    monkeypatch.setattr(server, "RECEIVE", 1.5)
+    with serving("127.0.0.1", 0) as address, contextlib.ExitStack() as clients:
+        where = urlsplit(address)
+        before = handlers()
+        opened = [clients.enter_context(socket.create_connection((where.hostname, where.port))) for _ in HALVES]
+        for client, half in zip(opened, HALVES, strict=True):
+            client.sendall(half)
+        slow = clients.enter_context(socket.create_connection((where.hostname, where.port)))
+        wait_until(lambda: handlers() == before + len(HALVES) + 1, 10, "a thread for each")
+        end = time.monotonic() + 30
+        with contextlib.suppress(ConnectionError):
+            for letter in itertools.cycle(b"GET / HTTP/1.1\r\nX-Slow: " + b"a" * 40):
+                assert time.monotonic() < end, "a request that comes slowly is never given up"
+                slow.sendall(bytes([letter]))
+                time.sleep(0.1)
+        wait_until(lambda: handlers() == before, 10, "all threads given up")
+        assert ask(address)[0] == 200
+
+
+def test_fifty_clients_at_once_with_half_requests_among_them(monkeypatch):
+    monkeypatch.setattr(server, "RECEIVE", 3.0)
+    with serving("127.0.0.1", 0) as address, contextlib.ExitStack() as clients:
+        where = urlsplit(address)
+        before = handlers()
+        for i in range(25):
+            client = clients.enter_context(socket.create_connection((where.hostname, where.port)))
+            client.sendall(HALVES[i % len(HALVES)])
+        with ThreadPoolExecutor(50) as pool:
+            found = list(pool.map(lambda _: ask(address)[0], range(200)))
+        assert found == [200] * 200
+        wait_until(lambda: handlers() == before, 20, "all threads given up")
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ from uotpool.experiments.figures import (
 from uotpool.experiments.figures.dynamics import share_that_holds
 from uotpool.experiments.figures.problems import power, problem, seeded, short
 from uotpool.experiments.objective import objective
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import RunSpec
 from uotpool.experiments.statistics import Sample
-from uotpool.experiments.store import Row
 from uotpool.experiments.timing import BOTH, FORWARD
 from uotpool.kernels import library
 from uotpool.zoo import ENTRIES

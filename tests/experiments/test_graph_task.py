@@ -20,8 +20,8 @@ from uotpool.experiments.graph import adgcl, supervised, task
 from uotpool.experiments.graph.batches import Batches
 from uotpool.experiments.graph.settings import Settings, make_pool
 from uotpool.experiments.protocols import split
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import Result, RunSpec, canonical
-from uotpool.experiments.store import Row
 from uotpool.experiments.table_command import same_training
 from uotpool.experiments.tables import accuracy_table, optimism_table
 

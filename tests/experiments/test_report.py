@@ -20,9 +20,10 @@ from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.report import collect, pictures_in, write
 from uotpool.experiments.report.content import Picture, missing
 from uotpool.experiments.report.page import render, sort_key
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import Result
-from uotpool.experiments.store import Row, Store
-from uotpool.experiments.tables import select
+from uotpool.experiments.store import Store
+from uotpool.experiments.tables import accuracy_table, select
 
 RESULTS = Path(__file__).parents[2] / "results"
 EVIL = '<script>alert("x")</script>&\'"'
@@ -147,7 +148,7 @@ def test_committed_tables_are_those_of_the_runs(task):
     listing = listed.read(RESULTS / task)
     for entry in listing.entries:
         text = (RESULTS / task / f"{entry.name}.md").read_text()
-        assert listing.table(entry).render("markdown") == text, f"run: uotpool tables results/{task}"
+        assert listing.page(entry) == text, f"run: uotpool tables results/{task}"
     names = {path.stem for path in (RESULTS / task).glob("*.md")} - {"README"}
     assert names == {entry.name for entry in listing.entries}
 
@@ -294,3 +295,77 @@ def test_a_broken_file_of_runs_is_refused_with_its_line(column, value, message, 
         writer.writerows(lines)
     with pytest.raises(ValueError, match=rf"line \d+: not a run: .*{re.escape(message)}"):
         export.read(store)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# one rule: what README says is what the commands beside it print
+
+
+def readme_table() -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The table of accuracies: its data sets, and {pooling: {column: cell}}."""
+    text = (RESULTS.parent / "README.md").read_text()
+    lines = text[text.index("| pooling | mean rank of 22") :].split("\n\n")[0].splitlines()
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return head[4:], {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+
+
+def test_numbers_of_readme_are_those_of_its_commands(monkeypatch, capsys):
+    monkeypatch.chdir(RESULTS.parent)
+    text = (RESULTS.parent / "README.md").read_text()
+    commands = re.findall(r"`(uotpool table [^`]+ --store [^`]+)`", text)
+    assert len(commands) == 2
+    printed: dict[str, dict[str, str]] = {}
+    for command in commands:
+        with pytest.raises(SystemExit):
+            main([*shlex.split(command)[1:], "--format", "csv"])
+        for line in csv.DictReader(capsys.readouterr().out.splitlines()):
+            name = next(iter(line.values()))
+            printed.setdefault(name, {}).update(line)
+    datasets, table = readme_table()
+    assert {"tiger", "MUTAG"} <= set(datasets)
+    for pooling, cells in table.items():
+        for dataset in datasets:
+            mean = float(printed[pooling][dataset].split()[0])
+            assert abs(float(cells[dataset]) - mean) <= 0.055, (pooling, dataset)  # of two digits, of one
+
+
+def test_counts_of_tests_in_readme_are_those_of_the_report():
+    words = " ".join((RESULTS.parent / "README.md").read_text().split())
+    report = collect([RESULTS])
+    (line,) = [line for line in report.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
+    total, won, lost = re.search(r"(\d+) tests .*; (\d+) are won and (\d+) lost", line).groups()
+    assert f"{total} tests, {won} won and {lost} lost" in words
+    listing = report.sections[0].listing
+    alike = [listing.verdicts(entry) for entry in listing.entries if entry.name.startswith("against_")]
+    assert sum(counts.total() for counts in alike) == 420
+    assert "none in the 420 on bags tuned alike" in words
+    assert sum(counts["win"] + counts["loss"] for counts in alike) == 0
+
+
+def test_more_seeds_of_one_pooling_change_no_cell():
+    """It was the mean of whatever runs a pooling had: 81.5 beside 79.5 in README."""
+    alike = {("mean", "x", "fair"): [0.5, 0.6, 0.7, 0.8, 0.9], ("max", "x", "fair"): [0.9, 0.8, 0.7, 0.6, 0.5]}
+    more = alike | {("max", "x", "fair"): [*alike["max", "x", "fair"], *[0.1] * 5]}
+    few, many = (accuracy_table(table_of_runs(values), "fair") for values in (alike, more))
+    assert few.rows == many.rows
+    assert any("5 runs that not all poolings have are left out (--runs own" in note for note in many.notes)
+    own = accuracy_table(table_of_runs(more), "fair", own_runs=True)
+    assert own.rows[1][1].startswith("40.00")
+    assert own.rows[0][1].endswith(" [5]")
+
+
+def test_without_a_common_run_a_cell_is_empty_and_the_note_says_how_to_see_it():
+    rows = [row("mean", "x", {"accuracy": 0.5}), row("max", "x", {"accuracy": 0.6}, fold=1)]
+    table = accuracy_table(rows, "fair")
+    assert [line[1] for line in table.rows[:2]] == ["", ""]
+    assert any("2 runs that not all poolings have are left out" in note for note in table.notes)
+    assert "--runs own" in table.render("terminal")
+
+
+def test_the_command_is_printed_under_each_written_table():
+    for task in ("mil", "graph", "image"):
+        listing = listed.read(RESULTS / task)
+        for entry in listing.entries:
+            command = (RESULTS / task / f"{entry.name}.md").read_text().splitlines()[-1].strip()
+            assert command.startswith(f"uotpool table {task} --store=results/{task}/runs.csv")
+            assert str(RESULTS.parent) not in command

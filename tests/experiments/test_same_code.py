@@ -13,7 +13,8 @@ from uotpool.experiments import export, mil, same_code, sweep
 from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.same_code import Entry, SameCode
 from uotpool.experiments.spec import Result, RunSpec
-from uotpool.experiments.store import Row, Store
+from uotpool.experiments.rows import Row
+from uotpool.experiments.store import Store
 from uotpool.experiments.tables import MixedCodeError, accuracy_table, select
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16

@@ -453,7 +453,7 @@ def test_settings_without_a_common_run_are_empty():
 
 def test_a_cell_of_fewer_runs_says_so(rows):
     kept = [r for r in rows if (r.spec.pooling, r.spec.dataset, r.spec.fold) != ("max", "component", 4)]
-    table = accuracy_table(kept, "fair")
+    table = accuracy_table(kept, "fair", own_runs=True)
     found = cells(table)
     assert found["max", "component"].endswith(" [4]")
     assert "[" not in found["mean", "component"]
@@ -537,11 +537,14 @@ def test_exported_runs_are_read_back(rows, tmp_path):
     [
         (
             lambda text: text.replace("fingerprint", "finger", 1),
-            r"expected runs with the columns \['fingerprint'\]",
+            r"expected the columns of uotpool export, each once, got none of the columns \['fingerprint'\]",
         ),
-        (lambda text: text + "mil,x\n", "line 50: not a run: expected .* values, got another number"),
-        (lambda text: text.replace("fair,0,0", "fair,first,0", 1), "line 17: not a run: invalid literal"),
-        (lambda text: "", "expected runs with the columns"),
+        (lambda text: text + "mil,x\n", "line 50: not a run: expected .* values, got 2"),
+        (
+            lambda text: text.replace("fair,0,0", "fair,first,0", 1),
+            "line 17: not a run: fold: expected a whole number",
+        ),
+        (lambda text: "", "expected the columns of uotpool export"),
     ],
 )
 def test_another_csv_is_refused(rows, tmp_path, change, message):

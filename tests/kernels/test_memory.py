@@ -193,8 +193,8 @@ def test_scratch_backward_grows_by_vectors_but_for_the_quadratic_problem(solver,
     a_module = 2 if solver == "badmm-q" else 0  # E and F, from which the derivative is made
     assert (fifty - four) / 46 == pytest.approx((four - one) / 3, rel=0.01)
     assert (four - one) / 3 <= matrices(a_module, dtype.itemsize) + vectors(40, dtype.itemsize)
-    # The forward, and the derivative by X; for badmm-e that by log S too, for badmm-q those by S and P instead of
-    # E and F of an update.
+    # The forward, and the derivative by X; for badmm-e that by log S too, for badmm-q those by S and P instead
+    # of E and F of an update.
     most = {"sinkhorn": 3, "badmm-e": 3, "badmm-q": 9}[solver]
     assert one <= matrices(most, dtype.itemsize) + vectors(120, dtype.itemsize)
     assert matrices(1, dtype.itemsize) > 3 * vectors(40, dtype.itemsize)  # so the bounds above tell them apart

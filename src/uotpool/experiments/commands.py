@@ -24,6 +24,7 @@ from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.report import command as report_command
 from uotpool.experiments.store import Store
+from uotpool.experiments.summaries import SUMMARIES
 from uotpool.experiments.table_command import add_source, is_csv, read_rows, source
 
 
@@ -31,7 +32,7 @@ def add_parsers(commands: Any) -> None:
     """All commands that need the extra `experiments`."""
     demo.add_parser(commands)
 
-    run = commands.add_parser("run", help="train and test one or a few poolings on a data set")
+    run = commands.add_parser("run", help=SUMMARIES["run"])
     run.add_argument("task", choices=tuple(TASKS))
     run.add_argument(
         "--dataset", type=arguments.names, default=None, help="one or more, by commas (default: embedded)"
@@ -64,7 +65,7 @@ def add_parsers(commands: Any) -> None:
     add_execution(run)
     run.set_defaults(command_function=_run)
 
-    several = commands.add_parser("sweep", help="the runs of a TOML file; a sweep that was stopped goes on")
+    several = commands.add_parser("sweep", help=SUMMARIES["sweep"])
     several.add_argument("file", type=Path)
     several.add_argument("--dry-run", action="store_true", help="only print what would be run")
     add_execution(several)
@@ -74,7 +75,7 @@ def add_parsers(commands: Any) -> None:
     same_code_command.add_parser(commands)
     report_command.add_parsers(commands)
 
-    runs = commands.add_parser("export", help="the runs in the store as CSV, a line each")
+    runs = commands.add_parser("export", help=SUMMARIES["export"])
     runs.add_argument("task", choices=tuple(TASKS))
     runs.add_argument("--dataset", type=arguments.names, default=None, help="only these, by commas")
     runs.add_argument(
@@ -87,7 +88,7 @@ def add_parsers(commands: Any) -> None:
     add_source(runs)
     runs.set_defaults(command_function=_export)
 
-    figure = commands.add_parser("figure", help="draw a figure of the paper again, as PNG and SVG")
+    figure = commands.add_parser("figure", help=SUMMARIES["figure"])
     figure.add_argument(
         "name",
         choices=tuple(figures.FIGURES),
@@ -96,10 +97,10 @@ def add_parsers(commands: Any) -> None:
     figure.add_argument(
         "--output", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)"
     )
-    figure.add_argument("--seed", type=int, default=0, help="of training (default: %(default)s)")
+    figure.add_argument("--seed", type=arguments.seed, default=0, help="of training (default: %(default)s)")
     figure.set_defaults(command_function=_figure)
 
-    datasets = commands.add_parser("datasets", help="known data sets, which are here, their statistics")
+    datasets = commands.add_parser("datasets", help=SUMMARIES["datasets"])
     datasets.set_defaults(command_function=_datasets)
 
     explorer.add_parser(commands)
@@ -128,7 +129,7 @@ def _sweep(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    rows, _ = source(args, read_rows(args.store), None)
+    rows, _ = source(args, read_rows(args.store, args.task), None)
     if args.epochs is not None:
         if is_csv(args.store):
             raise ValueError(f"--epochs: expected a run store, which has epochs, got the CSV file {args.store}")

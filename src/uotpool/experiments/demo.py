@@ -18,6 +18,7 @@ from uotpool.experiments.mil import EMBEDDED
 from uotpool.experiments.report import collect, pictures_in, write
 from uotpool.experiments.spec import RunSpec
 from uotpool.experiments.statistics import samples
+from uotpool.experiments.summaries import SUMMARIES
 from uotpool.experiments.table_command import read_rows
 from uotpool.experiments.tables import select
 
@@ -36,7 +37,7 @@ NEXT = (
 
 
 def add_parser(commands: Any) -> None:
-    demo = commands.add_parser("demo", help="train on embedded data and show a report: minutes")
+    demo = commands.add_parser("demo", help=SUMMARIES["demo"])
     demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
     demo.add_argument("--quick", action="store_true", help="two epochs only, to see that it works")
     demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")

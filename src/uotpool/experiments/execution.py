@@ -17,6 +17,7 @@ from uotpool.experiments.spec import RunSpec
 from uotpool.experiments.store import Store, StoreWriteError
 from uotpool.experiments.table_command import STORE
 from uotpool.experiments.tables import accuracy_table, select
+from uotpool.plaintext import visible
 
 INTERRUPTED = 130
 
@@ -97,7 +98,7 @@ def _execute(
             part = sweep.plan(block, store, done, like, same)
             console.print(f"[[runs]] {i + 1}: {part}", highlight=False, soft_wrap=True, markup=False)
         for spec in plan.todo:
-            print(spec)
+            print(visible(str(spec)))
         return 0
     for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
         sweep.task_module(task).prepare(dataset)
@@ -108,6 +109,7 @@ def _execute(
             executor = together.FirstExecutor()
         elif args.ray:
             executor = RayExecutor(args.ray, args.workers, args.timeout)
+            console.print(visible(executor.listens), markup=False, highlight=False, soft_wrap=True)
         else:
             executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pickle
 import signal
@@ -189,16 +190,23 @@ def attempt(spec: RunSpec, report: Any) -> Finished | Failed:
         return Failed(spec, traceback.format_exc(), here)
 
 
+# Ray listens on all addresses of a machine that can be part of a cluster. Its name is that of the systems where
+# Ray says no by itself.
+ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
 class RayExecutor:
     """A Ray cluster (extra `ray`): `address` of one, or "local" to start one here. No progress within runs.
 
     No more than `workers` runs at a time, nor than the cluster has CPUs. A run without a result after `timeout`
-    seconds is cancelled; they count from when Ray has it.
+    seconds is cancelled; they count from when Ray has it. `listens` says where Ray can be reached from.
     """
 
     def __init__(self, address: str, workers: int | None = None, timeout: float | None = None) -> None:
         _check(workers, timeout)
-        if address != "local":
+        if address == "local":
+            os.environ[ON_LOOPBACK] = "0"  # read on import
+        else:
             os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # read on import; 20 take a quarter hour
         try:
             import ray  # noqa: PLC0415
@@ -206,8 +214,11 @@ class RayExecutor:
             raise ModuleNotFoundError("--ray needs Ray: install the extra `ray`", name=error.name) from error
         self._ray, self._timeout = ray, timeout
         self._ours = not ray.is_initialized()
+        self.listens = f"Ray: joins the cluster at {address}, whose machines listen as it was started"
         if self._ours:
             _connect(ray, address, workers)
+            if address == "local":
+                self.listens = f"Ray: a cluster on this machine, which listens on {_loopback(ray)} only"
         cpus = int(ray.cluster_resources().get("CPU", 1))
         self.workers = min(workers or cpus, cpus)
         self._attempt = ray.remote(num_cpus=1, max_retries=0)(_attempt_quietly)
@@ -261,6 +272,18 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         )
     except Exception as error:  # of many kinds
         raise ConnectionError(f"--ray: cannot use {address}: {error}") from error
+
+
+def _loopback(ray: Any) -> str:
+    """The address of the cluster that was started; ends it if others could reach it, and run code there."""
+    address = str(ray.util.get_node_ip_address())
+    if not ipaddress.ip_address(address).is_loopback:
+        ray.shutdown()
+        raise ConnectionError(
+            f"--ray: expected a cluster on the loopback address only, got one on {address}: Ray was imported "
+            f"before {ON_LOOPBACK}=0 was set; set it, or give the address of a cluster"
+        )
+    return address
 
 
 def _knock(address: str) -> None:

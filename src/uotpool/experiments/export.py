@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
+from uotpool.experiments.cells import safe, stored
+from uotpool.experiments.rows import CHOICES, COSTS, FACTS, Row, read_json
 from uotpool.experiments.spec import RunSpec, canonical
-from uotpool.experiments.store import FACTS, Row, Store
+from uotpool.experiments.store import Store
 
-CHOICES = tuple(field.name for field in fields(RunSpec))
-COSTS = ("seconds", "cpu_seconds", "peak_mib", "parameters")
 LEFT_OUT = ("split",)  # long, and made again from the seed
 DIGITS = 7
+DIGITS_OF_A_SEED = 19
 COMMIT = 12  # letters that tell it from others
 
 
@@ -27,9 +26,13 @@ def write(rows: Iterable[Row], file: TextIO) -> None:
     more = sorted(
         {name for line in lines for name in line} - set(known), key=lambda n: (n.startswith("details."), n)
     )
-    writer = csv.DictWriter(file, [*known, *more], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([safe(name) for name in (*known, *more)])
+    writer.writerows([_cell(line.get(name)) for name in (*known, *more)] for line in lines)
+
+
+def _cell(value: Any) -> Any:
+    return safe(value) if isinstance(value, str) else value
 
 
 def write_epochs(rows: Iterable[Row], store: Store, file: TextIO) -> None:
@@ -67,49 +70,61 @@ def _short(value: Any) -> Any:
 def read(path: Path) -> list[Row]:
     """The runs that `write` wrote; refuses another file."""
     with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        missing = {*CHOICES, "fingerprint", *COSTS} - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(
-                f"{path}: expected runs with the columns {sorted(missing)}, got none of those columns"
-            )
+        reader = csv.reader(file)
         try:
-            return list(_rows(reader))
-        except (TypeError, ValueError, csv.Error) as error:  # a line too short or too long, or no number
+            names = [stored(name) for name in next(reader, [])]
+            missing = sorted({*CHOICES, "fingerprint", *COSTS} - set(names))
+            if missing or len(set(names)) < len(names):
+                what = f"got none of the columns {missing}" if missing else "got one of them twice"
+                raise ValueError(f"expected the columns of uotpool export, each once, {what}")
+            return list(_rows(reader, names))
+        except (ValueError, csv.Error) as error:  # a line too short or too long, no number, not UTF-8
             raise ValueError(f"{path}: line {reader.line_num}: not a run: {error}") from error
 
 
-def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
-    for line in reader:
-        if None in line.values() or None in line:
-            raise ValueError(f"expected {len(reader.fieldnames or ())} values, got another number")
-        choices: dict[str, Any] = {name: line[name] for name in CHOICES}
-        spec = RunSpec(**choices | {name: int(choices[name]) for name in ("fold", "seed")})
-        values = {name: _value(text) for name, text in line.items() if text != "" and name not in CHOICES}
-        known = {"fingerprint", *COSTS, *FACTS}
-        details = {
-            name.removeprefix("details."): v for name, v in values.items() if name.startswith("details.")
-        }
-        metrics = {n: v for n, v in values.items() if n not in known and not n.startswith("details.")}
-        for name, value in metrics.items():
-            if type(value) not in (int, float) or not math.isfinite(value):
-                raise ValueError(f"{name}: expected a finite number, got {value!r}")
-        yield Row(
-            spec=spec,
-            fingerprint=line["fingerprint"],
-            status="done",
-            attempts=1,
-            error=None,
-            **{name: values.get(name) for name in COSTS},
-            metrics=metrics,
-            details=details,
-            facts={name: line[name] for name in FACTS if line.get(name)},
-        )
+def _rows(reader: Any, names: list[str]) -> Iterator[Row]:
+    lines: dict[tuple[RunSpec, str], int] = {}
+    for cells in reader:
+        if not cells:  # an empty line
+            continue
+        if len(cells) != len(names):
+            raise ValueError(f"expected {len(names)} values, got {len(cells)}")
+        row = _row(dict(zip(names, map(stored, cells), strict=True)))
+        before = lines.setdefault((row.spec, row.fingerprint), reader.line_num)
+        if before != reader.line_num:
+            raise ValueError(f"expected every run once, got that of line {before} again")
+        yield row
+
+
+def _row(line: dict[str, str]) -> Row:
+    choices: dict[str, Any] = {name: line[name] for name in CHOICES}
+    choices |= {name: _whole(name, line[name]) for name in ("fold", "seed")}
+    choices["settings"] = canonical(read_json("settings", line["settings"], dict))
+    values = {name: _value(text) for name, text in line.items() if text != "" and name not in CHOICES}
+    known = {"fingerprint", *COSTS, *FACTS}
+    details = {name.removeprefix("details."): v for name, v in values.items() if name.startswith("details.")}
+    return Row(
+        spec=RunSpec(**choices),
+        fingerprint=line["fingerprint"],
+        status="done",
+        attempts=1,
+        error=None,
+        **{name: values.get(name) for name in COSTS},
+        metrics={n: v for n, v in values.items() if n not in known and not n.startswith("details.")},
+        details=details,
+        facts={name: line[name] for name in FACTS if line.get(name)},
+    )
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > DIGITS_OF_A_SEED:
+        raise ValueError(f"{name}: expected a whole number >= 0 of at most 64 bits, got {text[:40]!r}")
+    return int(text)
 
 
 def _value(text: str) -> Any:
     """A number, or JSON, or the text itself."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text

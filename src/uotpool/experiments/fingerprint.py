@@ -27,7 +27,7 @@ BYSTANDERS = {
     *("checks", "zoo", "zoo.registry", "experiments", "experiments.fingerprint", "experiments.spec"),
     *(
         "experiments.data",
-        *(f"experiments.data.{name}" for name in ("archives", "catalog", "digests", "errors")),
+        *(f"experiments.data.{name}" for name in ("archives", "catalog", "digests", "errors", "mat_file")),
     ),
     *(f"experiments.data.{name}" for name in ("fetch", "overview", "sources", "unlisted", "verify")),
     *("experiments.checkpoints", "experiments.image.checkpoints"),

@@ -10,20 +10,19 @@ import json
 import os
 import re
 import shlex
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import same_code, table_command
+from uotpool.experiments import same_code, table_command, toml_file
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.ranking import Ranking, ranking
 from uotpool.experiments.render import Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import canonical
 from uotpool.experiments.statistics import Sample, samples, together
-from uotpool.experiments.store import Row
 from uotpool.experiments.swaps import BEFORE
 from uotpool.experiments.tables import select
 
@@ -70,6 +69,11 @@ class Listing:
     def command(self, entry: Entry) -> str:
         return shlex.join(["uotpool", "table", *self.words(entry.arguments)])
 
+    def page(self, entry: Entry) -> str:
+        """The table in Markdown with the command that prints it, as seen from the root of a project."""
+        here = replace(self, store=Path(self.store.resolve().parents[1].name, self.task, RUNS))
+        return f"{self.table(entry).render('markdown')}\n    {here.command(entry)}\n"
+
     def table(self, entry: Entry) -> Table:
         return table_command.make(table_command.parse(self.words(entry.arguments)), self.rows)
 
@@ -104,10 +108,7 @@ def read(folder: Path) -> Listing:
     task, path = folder.resolve().name, folder / FILE
     if task not in TASKS:
         raise ValueError(f"folder: expected one named as a task, {tuple(TASKS)}, got {folder}")
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: not a TOML file: {error}") from error
+    given = toml_file.read(path)
     _refuse_unknown(path, given, KEYS)
     entries = [_entry(path, table) for table in given.get("table", [])]
     ranked = tuple(shlex.split(_text(path, given, "ranking"))) if "ranking" in given else None

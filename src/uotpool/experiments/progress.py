@@ -7,6 +7,7 @@ from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +19,7 @@ from rich.progress import (
 )
 
 from uotpool.experiments.spec import RunSpec
+from uotpool.plaintext import visible
 
 EVERY = 60.0  # seconds from line to line, where there is no terminal
 MOST = 20  # failures that are shown
@@ -60,7 +62,7 @@ class Display:
         self._all = self._bars.add_task(f"runs ({workers} workers)", total=total)
 
     def started(self, spec: RunSpec) -> None:
-        self._running[spec] = self._bars.add_task(f"  {spec}", total=None)
+        self._running[spec] = self._bars.add_task(f"  {escape(visible(str(spec)))}", total=None)
 
     def progress(self, spec: RunSpec, done: int, total: int) -> None:
         self._bars.update(self._running[spec], completed=done, total=total)
@@ -93,7 +95,7 @@ class Display:
         self._print(f"{self._done} of {self._total} runs, {self._failed} failed{left}")
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
     def _end(self, spec: RunSpec) -> None:
         self._done += 1

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from uotpool.experiments.cells import safe
+from uotpool.plaintext import visible
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
@@ -38,7 +41,14 @@ class Table:
     def render(self, form: str) -> str:
         if form not in FORMATS:
             raise ValueError(f"format: expected one of {FORMATS}, got {form!r}")
-        return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](self)
+        write = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form]
+        return write(self._visible())
+
+    def _visible(self) -> Table:
+        """The same, without what a terminal would obey or LaTeX take for a new line: names are foreign text."""
+        rows = [[visible(cell) for cell in row] for row in self.rows]
+        head, notes = [visible(name) for name in self.head], [visible(note) for note in self.notes]
+        return replace(self, title=visible(self.title), head=head, rows=rows, notes=notes)
 
     def marked(self, row: int, column: int) -> str:
         """The cell with its mark."""
@@ -61,17 +71,22 @@ def _terminal(table: Table) -> str:
     return text.getvalue()
 
 
+def _without_markup(text: str) -> str:
+    """No HTML and no links, which a page made of it would load or follow."""
+    return text.replace("<", "&lt;").replace("](", "]\\(")
+
+
 def _markdown(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(_without_markup(cell).replace("|", "\\|") for cell in cells) + " |"
 
     body = [
         line([f"**{cell}**" if (r, c) in table.best else table.marked(r, c) for c, cell in enumerate(row)])
         for r, row in enumerate(table.rows)
     ]
     rule = "|---|" + "--:|" * (len(table.head) - 1)
-    notes = [f"{note[0].upper()}{note[1:]}." for note in table.notes]
-    return "\n".join([f"**{table.title}**", "", line(table.head), rule, *body, "", *notes, ""])
+    notes = [f"{note[0].upper()}{note[1:]}." for note in map(_without_markup, table.notes)]
+    return "\n".join([f"**{_without_markup(table.title)}**", "", line(table.head), rule, *body, "", *notes, ""])
 
 
 def _latex(table: Table) -> str:
@@ -91,6 +106,5 @@ def _latex(table: Table) -> str:
 def _csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.head)
-    writer.writerows(table.rows)
+    writer.writerows([safe(cell) for cell in row] for row in (table.head, *table.rows))
     return text.getvalue()

@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from uotpool.experiments import toml_file
 from uotpool.experiments.fingerprint import TASKS
 
 NAME = "same_code.toml"
@@ -102,10 +102,7 @@ NONE = SameCode()
 
 def read(path: Path) -> SameCode:
     """The list in a file; a ValueError if it is not one."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file: {error}") from error
+    content = toml_file.read(path)
     tables = content.get("same", [])
     if set(content) - {"same"} or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
         raise ValueError(f"{path}: expected tables [[same]], got {sorted(content)}")

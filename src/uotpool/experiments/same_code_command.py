@@ -9,8 +9,8 @@ from typing import Any
 
 from uotpool.experiments import arguments, same_code, work
 from uotpool.experiments.fingerprint import TASKS, fingerprint
+from uotpool.experiments.rows import Row
 from uotpool.experiments.same_code import Entry, SameCode
-from uotpool.experiments.store import Row
 from uotpool.experiments.table_command import read_rows
 from uotpool.zoo import ENTRIES
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from uotpool.experiments.protocols import FOLDS
-from uotpool.experiments.store import Row
+from uotpool.experiments.rows import Row
 
 Case = tuple[int, int]  # (seed, fold)
 
@@ -49,7 +49,7 @@ def samples(rows: Iterable[Row], metric: str) -> dict[tuple[str, str], Sample]:
     """By (pooling, data set). A run that tests one model on several folds is one number: they hang together."""
     found: dict[tuple[str, str], dict[Case, float]] = defaultdict(dict)
     for row in rows:
-        value = row.metrics.get(metric, row.details.get(metric))
+        value = row.metrics[metric] if metric in row.metrics else row.detail(metric)
         if value is not None:
             found[row.spec.pooling, row.spec.dataset][row.spec.seed, row.spec.fold] = value
     return {key: Sample(values) for key, values in found.items()}

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from uotpool.experiments.render import Table
-from uotpool.experiments.store import Row
+from uotpool.experiments.rows import Row
 from uotpool.experiments.tables import by_pooling, with_settings
 
 BEFORE, SWAPPED = "accuracy_before", "accuracy_swapped"
@@ -22,17 +22,19 @@ def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
     table = Table(f"the swap on {datasets[0]}, protocol {protocol}{with_settings(chosen)}", HEAD, [])
     for pooling in sorted({row.spec.pooling for row in chosen}, key=by_pooling):
         own = [row for row in chosen if row.spec.pooling == pooling]
-        gains = [row.metrics["accuracy"] - row.details[BEFORE] for row in own]
+        before = [row.detail(BEFORE) or 0.0 for row in own]
+        after = [_accuracy(row) for row in own]
+        gains = [b - a for a, b in zip(before, after, strict=True)]
         table.rows.append(
             [
                 pooling,
-                _per_cent([row.details[BEFORE] for row in own]),
-                _per_cent([row.details.get(SWAPPED) for row in own]),
-                _per_cent([row.metrics["accuracy"] for row in own]),
+                _per_cent(before),
+                _per_cent([row.detail(SWAPPED) for row in own]),
+                _per_cent(after),
                 f"{100 * statistics.mean(gains):+.2f}",
                 _per_cent([row.metrics.get("top5") for row in own]),
-                _plain([row.details.get("divergence") for row in own]),
-                _plain([row.details.get("scale") for row in own]),
+                _plain([row.detail("divergence") for row in own]),
+                _plain([row.detail("scale") for row in own]),
                 str(len(own)),
             ]
         )
@@ -42,6 +44,12 @@ def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
         'pooling "mean" is the control: average pooling trained for as many epochs more',
     ]
     return table
+
+
+def _accuracy(row: Row) -> float:
+    if "accuracy" not in row.metrics:
+        raise ValueError(f"metric: expected runs with an accuracy, got {row.spec} without one")
+    return row.metrics["accuracy"]
 
 
 def _per_cent(values: Sequence[float | None]) -> str:

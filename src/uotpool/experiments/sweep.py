@@ -5,35 +5,40 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import statistics
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uotpool.experiments import paper, same_code
+import torch
+
+from uotpool.experiments import paper, same_code, toml_file
 from uotpool.experiments.executors import Executor, Failed, Finished, Progress, Started
 from uotpool.experiments.fingerprint import TASKS, fingerprint
 from uotpool.experiments.progress import Display
 from uotpool.experiments.protocols import FOLDS, PROTOCOLS
+from uotpool.experiments.rows import Row
 from uotpool.experiments.same_code import SameCode
 from uotpool.experiments.spec import RunSpec, canonical
-from uotpool.experiments.store import Row, Store
+from uotpool.experiments.store import Store
 from uotpool.zoo import ENTRIES, entry
 
+MOST_RUNS = 100_000  # of a sweep: enough for years of a machine, and few enough to be listed
+MOST_SEED = 2**32 - 1  # numpy's, which draws the folds
 UOTP = ("uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
 BLOCK = {"task", "dataset", "pooling", "protocol", "seeds", "folds", "settings"}
 
 
 def task_module(task: str) -> Any:
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise ValueError(f"task: expected one of {tuple(TASKS)}, got {task!r}")
     return importlib.import_module(f"uotpool.{TASKS[task]}")
 
 
-def pooling_names(task: str, given: str | Iterable[str]) -> list[str]:
+def pooling_names(task: str, given: str | Sequence[str]) -> list[str]:
     """Names; "all" is all of the task's, "paper" those of the paper's Table 1, "uotp" the exact ones."""
     known = task_module(task).poolings()
     groups = {
@@ -42,7 +47,7 @@ def pooling_names(task: str, given: str | Iterable[str]) -> list[str]:
         "uotp": list(UOTP),
     }
     found: list[str] = []
-    for name in [given] if isinstance(given, str) else list(given):
+    for name in _several("pooling", given):
         found += groups.get(name, [name])
     for name in found:
         entry(name)
@@ -61,7 +66,7 @@ def expand(
     settings: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
 ) -> list[RunSpec]:
     """All combinations. Seeds vary slowest, so that a sweep that is stopped has all poolings on some seeds."""
-    datasets, protocols = _several(dataset), _several(protocol)
+    datasets, protocols = _several("dataset", dataset), _several("protocol", protocol)
     module = task_module(task)
     for name in datasets:
         module.check_dataset(name)
@@ -69,13 +74,17 @@ def expand(
         if name not in PROTOCOLS:
             raise ValueError(f"protocol: expected one of {PROTOCOLS}, got {name!r}")
     poolings = pooling_names(task, pooling)
-    variants = [settings or {}] if settings is None or isinstance(settings, Mapping) else list(settings)
-    seed_numbers, fold_numbers = _numbers("seeds", seeds), _numbers("folds", folds, FOLDS)
+    variants = _variants(settings)
+    seed_numbers = _numbers("seeds", seeds, MOST_RUNS, MOST_SEED)
+    fold_numbers = _numbers("folds", folds, FOLDS, FOLDS - 1)
     for what, given in (("dataset", datasets), ("protocol", protocols), ("pooling", poolings)):
         if not given:
             raise ValueError(f"{what}: expected at least one, got none")
+    # Before anything is made of them. Some tasks have fewer runs than folds.
+    choices = (seed_numbers, datasets, protocols, variants, poolings, fold_numbers)
+    _check_count("seeds x data sets x protocols x settings x poolings x folds", math.prod(map(len, choices)))
     clean = [
-        {name: canonical(module.clean_settings(name, variant)) for name in poolings} for variant in variants
+        {name: canonical(clean_settings(task, name, variant)) for name in poolings} for variant in variants
     ]
     combinations = itertools.product(seed_numbers, datasets, protocols, clean, poolings)
     specs = [
@@ -86,9 +95,20 @@ def expand(
     ]
     if not specs:
         raise ValueError(
-            f"folds: expected 0, as these runs are tested on all folds at once, got {fold_numbers}"
+            f"folds: expected 0, as these runs are tested on all folds at once, got {list(fold_numbers)}"
         )
     return list(dict.fromkeys(specs))
+
+
+def clean_settings(task: str, pooling: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As the task's, which makes the pooling to see whether that can be; here its parameters take no memory."""
+    module = task_module(task)
+    try:
+        with torch.device("meta"):
+            found: dict[str, Any] = module.clean_settings(pooling, settings)
+    except RuntimeError as error:  # torch's, of a size beyond 64 bits
+        raise ValueError(f"settings: expected those of a pooling that can be made, got {error}") from error
+    return found
 
 
 def fold_count(module: Any, protocol: str, settings: str) -> int:
@@ -97,20 +117,36 @@ def fold_count(module: Any, protocol: str, settings: str) -> int:
     return FOLDS if count is None else count(protocol, json.loads(settings))
 
 
-def _numbers(name: str, given: int | Sequence[int], most: int | None = None) -> list[int]:
-    """A number of them, from 0, or a list of them."""
-    found: Sequence[int] = list(range(given)) if isinstance(given, int) else given
-    good = isinstance(found, (list, tuple)) and len(found) > 0
-    if not good or any(type(n) is not int or n < 0 or (most is not None and n >= most) for n in found):
-        how_many, which = (f"1 to {most}", f"0 to {most - 1}") if most else ("1 or more", "0 or more")
-        raise ValueError(
-            f"{name}: expected a number ({how_many}) or a list of numbers ({which}), got {given!r}"
-        )
-    return list(found)
+def _variants(given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
+    several = [given or {}] if given is None or isinstance(given, Mapping) else given
+    tables = isinstance(several, (list, tuple)) and all(isinstance(one, Mapping) for one in several)
+    if not tables or not several:
+        raise ValueError(f"settings: expected a table or a list of tables, got {given!r}")
+    return list(several)
 
 
-def _several(given: str | Sequence[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _check_count(where: object, count: int) -> None:
+    if count > MOST_RUNS:
+        raise ValueError(f"{where}: expected at most {MOST_RUNS} runs, got {count}; make several sweeps of it")
+
+
+def _numbers(name: str, given: int | Sequence[int], count: int, largest: int) -> Sequence[int]:
+    """A number of them, from 0, or a list of them; a number is not written out, as it may be anything."""
+    if type(given) is int and 1 <= given <= count:
+        return range(given)
+    several = isinstance(given, (list, tuple, range)) and len(given) > 0
+    if several and all(type(n) is int and 0 <= n <= largest for n in given):  # type: ignore[union-attr]
+        return given  # type: ignore[return-value]
+    raise ValueError(
+        f"{name}: expected a number (1 to {count}) or a list of numbers (0 to {largest}), got {given!r}"
+    )
+
+
+def _several(name: str, given: str | Sequence[str]) -> list[str]:
+    several = [given] if isinstance(given, str) else given
+    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) for one in several):
+        raise ValueError(f"{name}: expected a name or a list of names, got {given!r}")
+    return list(several)
 
 
 def read(path: Path) -> list[RunSpec]:
@@ -120,11 +156,7 @@ def read(path: Path) -> list[RunSpec]:
 
 def read_blocks(path: Path) -> list[list[RunSpec]]:
     """The runs of each table `[[runs]]` of a sweep file; what is in one are the arguments of `expand`."""
-    try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file: {error}") from error
+    content = toml_file.read(path)
     blocks = content.get("runs")
     tables = isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks)
     if not tables or set(content) != {"runs"}:
@@ -138,8 +170,9 @@ def read_blocks(path: Path) -> list[list[RunSpec]]:
             )
         try:
             found.append(expand(**block))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path}: [[runs]] {i + 1}: {error}") from error
+        _check_count(path, sum(len(specs) for specs in found))
     return found
 
 

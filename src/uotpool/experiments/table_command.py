@@ -13,9 +13,11 @@ from uotpool.experiments import arguments, export, same_code, sweep
 from uotpool.experiments.fingerprint import TASKS
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.render import FORMATS, Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import canonical
 from uotpool.experiments.statistics import Tests, outcomes, samples, sign
-from uotpool.experiments.store import Row, Store
+from uotpool.experiments.store import Store
+from uotpool.experiments.summaries import SUMMARIES
 from uotpool.experiments.swaps import swap_table
 from uotpool.experiments.tables import (
     METRICS,
@@ -35,7 +37,7 @@ class NoSuchRunError(ValueError):
 
 
 def add_parser(commands: Any) -> None:
-    table = commands.add_parser("table", help="results from the store")
+    table = commands.add_parser("table", help=SUMMARIES["table"])
     _add_choices(table)
     add_source(table)
     table.set_defaults(command_function=_table)
@@ -70,6 +72,12 @@ def _add_choices(table: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--seeds", type=arguments.seeds, default=None, help="only these: N for 0 to N - 1, or by commas"
     )
+    table.add_argument(
+        "--runs",
+        choices=("common", "own"),
+        default="common",
+        help="of --kind results: those that all poolings of the table have on a data set, or all that each has",
+    )
     table.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
     table.add_argument(
         "--set",
@@ -90,12 +98,17 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_rows(store: Path) -> list[Row]:
-    """The runs of a store, or of a CSV file."""
+def read_rows(store: Path, task: str = "TASK") -> list[Row]:
+    """The runs of a store, or of a CSV file; where there is none, a message that names others of the task."""
     if not store.exists():
-        raise ValueError(f"store: expected a run store, got {store}, which does not exist")
+        raise ValueError(
+            f"store: expected a run store, got {store}, which does not exist; `uotpool run {task}` makes one, "
+            f"and a checkout of the project has committed runs: --store {Path('results', task, 'runs.csv')}"
+        )
     if is_csv(store):
         return export.read(store)
+    if not store.is_file():
+        raise ValueError(f"store: expected a file, got {store}, which is none")
     with closing(Store(store, readonly=True)) as opened:
         return opened.rows()
 
@@ -120,7 +133,7 @@ def source(args: argparse.Namespace, found: Sequence[Row], settings: str | None)
 
 
 def _table(args: argparse.Namespace) -> int:
-    sys.stdout.write(make(args, read_rows(args.store)).render(args.format))
+    sys.stdout.write(make(args, read_rows(args.store, args.task)).render(args.format))
     return 0
 
 
@@ -141,10 +154,12 @@ def make(args: argparse.Namespace, found: Sequence[Row]) -> Table:
     """The table of these runs."""
     if args.vary and args.kind != "settings":
         raise ValueError("--vary: expected --kind settings, got another kind")
+    if args.runs == "own" and args.kind != "results":
+        raise ValueError(f"--runs: expected --kind results with own, got {args.kind}, which compares like runs")
     rows, notes = chosen(args, found)
     table: Table
     if args.kind == "results":
-        table = accuracy_table(rows, args.protocol, args.metric)
+        table = accuracy_table(rows, args.protocol, args.metric, own_runs=args.runs == "own")
     elif args.kind == "optimism":
         table = optimism_table(rows, args.metric)
     elif args.kind == "comparison":
@@ -194,8 +209,7 @@ def tests(args: argparse.Namespace, found: Sequence[Row]) -> Tests:
 def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Without what is the default anyway; options of a pooling are as they are given."""
     pool = {name: settings.pop(name) for name in ("pool",) if name in settings}
-    found: dict[str, Any] = sweep.task_module(task).clean_settings("mean", settings)
-    return found | pool
+    return sweep.clean_settings(task, "mean", settings) | pool
 
 
 # What "paper" does anyway, and "fair" if it is told so.

@@ -12,9 +12,9 @@ from uotpool.experiments.fingerprint import fingerprint
 from uotpool.experiments.protocols import PROTOCOLS
 from uotpool.experiments.ranking import ranking
 from uotpool.experiments.render import Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.same_code import SameCode
 from uotpool.experiments.statistics import Sample, common, outcomes, samples, sign, together
-from uotpool.experiments.store import Row
 from uotpool.zoo import ENTRIES
 
 # What must be said of numbers under "paper", by task.
@@ -26,10 +26,11 @@ OPTIMISTIC = {
 }
 # The last two are of the hold-out and of the plan of a UOT pooling.
 METRICS = ("accuracy", "balanced_accuracy", "top5", "auc", "loss", "validation_loss", "divergence")
+Samples = dict[tuple[str, str], Sample]  # by pooling and data set
 PLAIN = ("loss", "validation_loss", "divergence")  # not in per cent
 
 
-def _found(rows: Sequence[Row], protocol: str, metric: str) -> dict[tuple[str, str], Sample]:
+def _found(rows: Sequence[Row], protocol: str, metric: str) -> Samples:
     """The samples, or what is missing."""
     chosen = [row for row in rows if row.spec.protocol == protocol]
     if not chosen:
@@ -107,14 +108,31 @@ def _joined(rows: Iterable[Row]) -> list[str]:
     return [f"{what}: {', '.join(names)}"] if names else []
 
 
-def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy") -> Table:
-    """Poolings by data sets, mean +- standard deviation in per cent, with the paper's numbers and ranks."""
-    found = _found(rows, protocol, metric)
-    poolings = _ordered(found)
-    datasets = list(dict.fromkeys(d for _, d in found))
+def on_common_runs(found: Samples) -> Samples:
+    """On each data set only the runs that all poolings there have; without data sets that have no such run."""
+    shared: Samples = {}
+    for dataset in dict.fromkeys(d for _, d in found):
+        keys = [key for key in found if key[1] == dataset]
+        parts = common([found[key] for key in keys])
+        shared |= {key: part for key, part in zip(keys, parts, strict=True) if len(part)}
+    return shared
+
+
+def accuracy_table(
+    rows: Sequence[Row], protocol: str, metric: str = "accuracy", *, own_runs: bool = False
+) -> Table:
+    """Poolings by data sets, mean +- standard deviation in per cent, with the paper's numbers and ranks.
+
+    A cell is of the runs that all poolings have on the data set, as ranks and tests are; with `own_runs`, of
+    all that the pooling has.
+    """
+    every = _found(rows, protocol, metric)
+    found = every if own_runs else on_common_runs(every)
+    poolings = _ordered(every)
+    datasets = list(dict.fromkeys(d for _, d in every))
     ranked = ranking(found, sign(metric))
     mean_ranks = {} if ranked is None else dict(zip(ranked.poolings, ranked.mean, strict=True))
-    most = {d: max(len(s) for (_, name), s in found.items() if name == d) for d in datasets}
+    most = {d: max([len(s) for (_, name), s in found.items() if name == d], default=0) for d in datasets}
     beside = metric == "accuracy" and protocol == "paper" and _settings(rows) == "{}"
     head = ["pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"]
     for name in datasets:
@@ -136,13 +154,19 @@ def accuracy_table(rows: Sequence[Row], protocol: str, metric: str = "accuracy")
         table.rows.append([*cells, f"{mean_ranks[p]:.1f}" if p in mean_ranks else ""])
     _mark_best(table, found, poolings, head, sign(metric))
     if metric == "accuracy":
-        table.rows.append(_majority_row(rows, protocol, head))
+        table.rows.append(_majority_row(rows, protocol, head, found))
     unit = "" if metric in PLAIN else ", per cent"
     runs = sorted({(len(s), s.seeds) for s in found.values()})
     brackets = ", in brackets where they are fewer than others'" if len(runs) > 1 else ""
     alone = rows[0].spec.task == "image" or (rows[0].spec.task == "graph" and protocol == "paper")
     over = "seeds" if alone else "folds and seeds"
-    table.notes.append(f"mean ± standard deviation over {over}{unit}; runs a cell{brackets}: " + _counts(runs))
+    whose = "" if own_runs else " that all poolings of the table have"
+    table.notes.append(
+        f"mean ± standard deviation over {over}{whose}{unit}; runs a cell{brackets}: " + _counts(runs)
+    )
+    left = sum(map(len, every.values())) - sum(map(len, found.values()))
+    if left:
+        table.notes.append(f"{left} runs that not all poolings have are left out (--runs own shows them)")
     if any(name.endswith(", difference") for name in head):
         table.notes.append(
             "difference: ours less the published one, in points; ▲ ▼ where it is more than two standard "
@@ -198,24 +222,26 @@ def _counts(runs: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{n} ({seeds} seed{'s' if seeds > 1 else ''})" for n, seeds in runs) or "none"
 
 
-def _ordered(found: dict[tuple[str, str], Sample]) -> list[str]:
+def _ordered(found: Samples) -> list[str]:
     present = {p for p, _ in found}
     first = [p for p in paper.POOLINGS if p in present]
     return first + sorted(present - set(first))
 
 
-def _majority_row(rows: Sequence[Row], protocol: str, head: Sequence[str]) -> list[str]:
+def _majority_row(rows: Sequence[Row], protocol: str, head: Sequence[str], found: Samples) -> list[str]:
+    """On the runs of the cells above it."""
     share = samples([row for row in rows if row.spec.protocol == protocol], "majority")
     cells = ["(majority class)"]
     for name in head[1:]:
-        known = [s for (_, d), s in share.items() if d == name]
-        cells.append(cell(known[0], "majority") if known else "")
+        above = {case for (_, d), s in found.items() if d == name for case in s.values}
+        known = {c: v for (_, d), s in share.items() if d == name for c, v in s.values.items() if c in above}
+        cells.append(cell(Sample(known), "majority") if known else "")
     return [*cells, ""]
 
 
 def _mark_best(
     table: Table,
-    found: dict[tuple[str, str], Sample],
+    found: Samples,
     poolings: Sequence[str],
     head: Sequence[str],
     better: int,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from uotpool.experiments.render import Table
+from uotpool.experiments.rows import Row
 from uotpool.experiments.spec import canonical
 from uotpool.experiments.statistics import Sample, common, compare, samples, sign
-from uotpool.experiments.store import Row
 from uotpool.experiments.tables import PLAIN, by_pooling, cell, optimistic
 
 Flat = dict[str, Any]

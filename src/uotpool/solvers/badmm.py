@@ -60,8 +60,8 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
     """The P update, then the S update.
 
     Each block is a conditional distribution times a marginal, normalised apart: where an entry of Y is large,
-    rounding would eat the logarithm of a sum, and with it the mass of the plan. Absent rows are held at 0, since
-    nothing would hold them back from overflow.
+    rounding would eat the logarithm of a sum, and with it the mass of the plan. Absent rows are held at 0, as
+    they would overflow.
     """
     if quadratic:
         # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms: a step that ignores

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from uotpool.experiments.data.errors import DatasetRefusedError
 
 MAX_MEMBER = 512 * 2**20  # the largest, COLLAB_A.txt, has 363 MB
+LARGE, MAX_RATIO = 64 * 2**20, 100  # COLLAB_A.txt has 35 times; long runs of one number, in smaller ones, 900
 CHUNK = 2**20
 
 # What zipfile raises for a damaged archive; RuntimeError is an encrypted member.
@@ -40,10 +41,11 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def chunks(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
     """A member in pieces; zipfile gives no more than the announced size and checks its CRC."""
-    size = archive.getinfo(name).file_size
-    if size > MAX_MEMBER:
+    size, packed = archive.getinfo(name).file_size, archive.getinfo(name).compress_size
+    if size > MAX_MEMBER or (size > LARGE and size > MAX_RATIO * packed):
         raise DatasetRefusedError(
-            f"{archive.filename}: expected members up to {MAX_MEMBER} bytes, found {name} with {size}"
+            f"{archive.filename}: expected members up to {MAX_MEMBER} bytes, and up to {MAX_RATIO} times their "
+            f"packed size where they have more than {LARGE}, found {name} with {size} from {packed}"
         )
     with archive.open(name) as member:
         while piece := member.read(CHUNK):

@@ -78,7 +78,7 @@ def graph_digest(path: Path) -> str:
             try:
                 values = _numbers(text, np.float64 if kind == "node_attributes" else np.int64)
                 values = _undirected(values) if kind == "A" else values
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 raise DatasetRefusedError(f"{path}: expected numbers in {member}, found: {error}") from error
             total.update(f"{kind} {len(values)}\n".encode())
             total.update(values.astype(values.dtype.newbyteorder("<")).tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import scipy.sparse
 import torch
 
 from uotpool import checks
-from uotpool.experiments.data import catalog, digits, fetch
+from uotpool.experiments.data import catalog, digits, fetch, mat_file
 from uotpool.experiments.data.bags import Bags
 from uotpool.experiments.data.errors import DatasetRefusedError
+
+MOST_ENTRIES = 2**25  # of all bags; the largest data set, Process, has 24 million
 
 
 def load(name: str) -> Bags:
@@ -45,6 +48,7 @@ def read_mat(path: Path, name: str, odd_label_bags: tuple[int, ...] = ()) -> Bag
     The last column is dropped. It must be the label in each row of every bag but `odd_label_bags`, and must
     not be in each of those: a file of another layout is refused and not guessed at.
     """
+    mat_file.check(path)
     try:
         data = scipy.io.loadmat(path, variable_names=["data"])["data"]
     except Exception as error:  # loadmat raises anything for what it cannot read
@@ -56,6 +60,7 @@ def read_mat(path: Path, name: str, odd_label_bags: tuple[int, ...] = ()) -> Bag
         raise DatasetRefusedError(
             f"{path}: expected a cell array of shape (bags, 2) in data, found {data.dtype} {data.shape}"
         )
+    _check_size(path, data[:, 0])
     cells = [_instances(cell, path, bag) for bag, cell in enumerate(data[:, 0])]
     labels = np.array([_label(cell, path, bag) for bag, cell in enumerate(data[:, 1])])
     widths = {cell.shape[1] for cell in cells}
@@ -86,6 +91,16 @@ def read_csv(path: Path, name: str) -> Bags:
     if not np.isin(label, (-1, 0, 1)).all() or (label != np.repeat(label[starts], sizes)).any():
         raise DatasetRefusedError(f"{path}: expected one label 0 or 1 (or -1 or 1) in a bag, found another")
     return _bags(path, name, table[:, 2:], label[starts] > 0, sizes)
+
+
+def _check_size(path: Path, cells: np.ndarray) -> None:
+    """A sparse matrix of a few bytes can be one of any size."""
+    entries = sum(math.prod(getattr(cell, "shape", ())) for cell in cells)
+    if entries > MOST_ENTRIES:
+        raise DatasetRefusedError(
+            f"{path}: expected at most {MOST_ENTRIES} numbers in all bags, found {entries}, most of them zeros "
+            "that are not written out"
+        )
 
 
 def _instances(cell: Any, path: Path, bag: int) -> np.ndarray:
@@ -124,10 +139,11 @@ def _check_last_column(
 
 
 def _bags(path: Path, name: str, X: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> Bags:
-    if not np.isfinite(X).all():
+    features = torch.from_numpy(X).float()
+    if not features.isfinite().all():  # also what is beyond float32
         raise DatasetRefusedError(f"{path}: expected finite features, found NaN or infinity")
     ptr = torch.from_numpy(np.append(0, np.cumsum(sizes))).long()
-    return Bags(name, torch.from_numpy(X).float(), ptr, torch.from_numpy(labels).long())
+    return Bags(name, features, ptr, torch.from_numpy(labels).long())
 
 
 def _checked(bags: Bags, entry: catalog.Entry, where: str) -> Bags:

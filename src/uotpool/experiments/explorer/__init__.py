@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from uotpool.experiments.summaries import SUMMARIES
+
 HOST = "127.0.0.1"
 PORT = 8050
 
 
 def add_parser(commands: Any) -> None:
     """`explore`; Dash is imported when it runs."""
-    command = commands.add_parser("explore", help="a local page: move the weights and watch the plan")
+    command = commands.add_parser("explore", help=SUMMARIES["explore"])
     command.add_argument(
         "--host", default=HOST, help="address to listen on (default: %(default)s, this machine)"
     )
@@ -20,6 +22,13 @@ def add_parser(commands: Any) -> None:
         type=_port,
         default=None,
         help=f"0 for any that is free (default: {PORT}, or another one if that is taken)",
+    )
+    command.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also answer to this name or address of the machine; may be given several times",
     )
     command.add_argument("--no-browser", action="store_true", help="only print the address")
     command.set_defaults(command_function=_explore)
@@ -40,4 +49,4 @@ def _explore(args: argparse.Namespace) -> int:
         raise ModuleNotFoundError(
             f"needs {error.name}: install the extra `explore`", name=error.name
         ) from error
-    return server.run(args.host, args.port, browser=not args.no_browser)
+    return server.run(args.host, args.port, args.allow_host, browser=not args.no_browser)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import errno
+import io
 import ipaddress
 import logging
 import socket
 import sys
 import threading
+import time
 import webbrowser
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 from dash import Dash
 from flask import Response, abort, request
-from werkzeug.serving import BaseWSGIServer, make_server
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from uotpool.experiments.explorer import PORT, callbacks, inputs, page
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+RECEIVE = 20.0  # seconds within which a whole request has to come, and each piece of an answer to be taken
 # Callbacks carry a file at most, in base64, and some numbers.
 MOST_REQUEST = 2 * inputs.MOST_BYTES + 64 * 1024
 # The browser itself refuses what is not from here. Dash needs inline scripts, plotly.js styles and images.
@@ -29,8 +34,38 @@ POLICY = (
 )
 
 
-def build(host: str) -> Dash:
-    """The application, for requests to this host only."""
+class Handler(WSGIRequestHandler):
+    """Gives up a client that does not send its request, or does not take the answer: each has a thread."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(RECEIVE)
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Incoming(self.connection, time.monotonic() + RECEIVE))
+
+    def log_error(self, format: str, *args: Any) -> None:
+        """Nothing: a client that was given up is no news to who watches the terminal."""
+
+
+class _Incoming(io.RawIOBase):
+    """What a socket receives until a deadline, however small the pieces; then a TimeoutError."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection, self._deadline = connection, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(max(self._deadline - time.monotonic(), 0.001))
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(RECEIVE)
+
+
+def build(host: str, names: Sequence[str] = ()) -> Dash:
+    """The application, for requests to this host only, by its own addresses or these names."""
     app = Dash(
         __name__,
         assets_folder="assets",
@@ -60,9 +95,10 @@ def build(host: str) -> Dash:
     @app.server.before_request
     def guard() -> None:
         """No page of another site may reach this one, not by a name that was made to point here either."""
+        known = own_names(host, request.environ.get("werkzeug.socket")) | {name.lower() for name in names}
         origin = request.headers.get("Origin")
-        if not allowed(request.host, host) or (origin and not allowed(origin.partition("//")[2], host)):
-            abort(403, "this page answers only to the host it was started for")
+        if not allowed(request.host, known) or (origin and not allowed(origin.partition("//")[2], known)):
+            abort(403, "this page answers only to the host it was started for; --allow-host NAME adds one")
 
     @app.server.after_request
     def protect(response: Response) -> Response:
@@ -74,18 +110,35 @@ def build(host: str) -> Dash:
     return app
 
 
-def allowed(netloc: str, host: str) -> bool:
-    """Whether a request to (or from) netloc, a name with or without port, is one to a server on host."""
+def own_names(host: str, connection: socket.socket | None) -> set[str]:
+    """How this server may be called: as this machine, and as the address that it listens on.
+
+    On all addresses of the machine: by the one that the client has reached, and by the machine's name.
+    """
+    names = {*LOOPBACK, host.lower()}
+    if _is_address(host) and ipaddress.ip_address(host).is_unspecified:
+        names.add(socket.gethostname().lower())
+        if connection is not None:
+            names.add(_plain(connection.getsockname()[0]))
+    return names
+
+
+def allowed(netloc: str, names: set[str]) -> bool:
+    """Whether a request to (or from) netloc, a name with or without port, is one to a server of these names."""
     try:
         name = urlsplit(f"//{netloc}").hostname or ""
     except ValueError:
         return False
-    if name in (*LOOPBACK, host.lower()):
-        return True
-    if not _is_address(host) or not ipaddress.ip_address(host).is_unspecified:
-        return False
-    # On all addresses of the machine: any of them, or its name. A rebound name is none of these.
-    return _is_address(name) or name == socket.gethostname().lower()
+    return _plain(name) in names
+
+
+def _plain(address: str) -> str:
+    """One spelling of an address: without the zone of a link, IPv4 not as a part of IPv6. Names stay."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address.lower()
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def _is_address(text: str) -> bool:
@@ -115,21 +168,22 @@ def bind(host: str, port: int | None) -> socket.socket:
     raise AssertionError("unreachable")
 
 
-def serve(host: str, port: int | None) -> tuple[BaseWSGIServer, str]:
+def serve(host: str, port: int | None, names: Sequence[str] = ()) -> tuple[BaseWSGIServer, str]:
     """A server that is ready to run, and its address."""
     listening = bind(host, port)
     number = listening.getsockname()[1]
     # make_server ends the program if it cannot bind, so it gets what is bound.
-    server = make_server(host, number, build(host).server, threaded=True, fd=listening.detach())
+    app = build(host, names).server
+    server = make_server(host, number, app, threaded=True, request_handler=Handler, fd=listening.detach())
     name = f"[{host}]" if ":" in host else host
     return server, f"http://{name}:{number}/"
 
 
-def run(host: str, port: int | None, *, browser: bool) -> int:
+def run(host: str, port: int | None, names: Sequence[str] = (), *, browser: bool) -> int:
     """Until Ctrl-C."""
     torch.set_num_threads(1)  # sizes are small, and requests come in threads
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server, url = serve(host, port)
+    server, url = serve(host, port, names)
     if not _is_loopback(host):
         print(
             f"warning: --host {host} lets others on the network open this page; it has no password",

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from uotpool.experiments import export, same_code
 from uotpool.experiments.figures.problems import COLOURS, FORMULATIONS, MARKERS, SOLVERS
 from uotpool.experiments.listed import FOLDER, RUNS, results_folder
+from uotpool.experiments.rows import Row
 from uotpool.experiments.statistics import Sample, common, samples
-from uotpool.experiments.store import Row
 from uotpool.experiments.tables import select
 from uotpool.experiments.variants import Flat, flat, written
 

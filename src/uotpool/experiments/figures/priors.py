@@ -22,8 +22,8 @@ from uotpool.experiments.figures.committed import (
 )
 from uotpool.experiments.figures.problems import LABELS, SOLVERS
 from uotpool.experiments.paper import PRIORS, PRIORS_DATASET, TABLE_6, Learned, Published
+from uotpool.experiments.rows import Row
 from uotpool.experiments.statistics import compare
-from uotpool.experiments.store import Row
 from uotpool.experiments.variants import Flat
 
 SHIFTS = (-0.25, 0.0, 0.25)  # of the solvers at a place

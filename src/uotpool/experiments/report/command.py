@@ -10,12 +10,14 @@ from typing import Any
 from uotpool.experiments import listed
 from uotpool.experiments.report.content import collect, missing, pictures_in
 from uotpool.experiments.report.page import write
+from uotpool.experiments.summaries import SUMMARIES
+from uotpool.plaintext import visible
 
 FIGURES = Path("docs/figures")  # beside the folder of results
 
 
 def add_parsers(commands: Any) -> None:
-    report = commands.add_parser("report", help="one HTML page with tables, ranks and figures")
+    report = commands.add_parser("report", help=SUMMARIES["report"])
     report.add_argument(
         "source",
         type=Path,
@@ -33,7 +35,7 @@ def add_parsers(commands: Any) -> None:
     report.add_argument("--stored", action="store_true", help="runs of earlier code too")
     report.set_defaults(command_function=_report)
 
-    tables = commands.add_parser("tables", help="write all tables that a folder's tables.toml lists")
+    tables = commands.add_parser("tables", help=SUMMARIES["tables"])
     tables.add_argument("folder", type=Path, nargs="+", help="such as results/mil")
     tables.set_defaults(command_function=_tables)
 
@@ -49,7 +51,7 @@ def _report(args: argparse.Namespace) -> int:
     report = collect(args.source or [listed.results_folder()], pictures, stored=args.stored)
     path = write(report, args.output)
     for line in missing(report):
-        print(f"no table: {line}", file=sys.stderr)
+        print(f"no table: {visible(line)}", file=sys.stderr)
     print(f"{path} ({path.stat().st_size / 2**20:.1f} MiB, open it in a browser)")
     return 0
 
@@ -58,8 +60,8 @@ def _tables(args: argparse.Namespace) -> int:
     for folder in args.folder:
         listing = listed.read(folder)
         tables = {entry.name: listing.table(entry) for entry in listing.entries}  # all, or none is written
-        for name, table in tables.items():
-            for form, ending in (("markdown", "md"), ("csv", "csv")):
-                (folder / f"{name}.{ending}").write_text(table.render(form), encoding="utf-8")
+        for entry in listing.entries:
+            (folder / f"{entry.name}.md").write_text(listing.page(entry), encoding="utf-8")
+            (folder / f"{entry.name}.csv").write_text(tables[entry.name].render("csv"), encoding="utf-8")
         print(f"{len(listing.entries)} tables in {folder}")
     return 0

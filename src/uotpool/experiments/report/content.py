@@ -15,7 +15,8 @@ from uotpool.experiments.export import COMMIT
 from uotpool.experiments.listed import Entry, Listing
 from uotpool.experiments.ranking import Ranking
 from uotpool.experiments.render import Table
-from uotpool.experiments.store import FACTS, Row, in_words
+from uotpool.experiments.rows import FACTS, Row
+from uotpool.experiments.store import in_words
 from uotpool.experiments.table_command import read_rows
 from uotpool.experiments.work import facts
 
