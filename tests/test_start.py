@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -163,3 +165,27 @@ def test_bad_input(wrong):
 
 def test_formulations_are_all_there():
     assert {f for f, _ in IMPLEMENTATIONS} == set(FORMULATIONS)
+
+
+def test_nearly_max_is_near_and_can_be_left():
+    """The start that docs/choosing.md gives, which a small alpha0 alone is not; `UOTPooling.max` is fixed."""
+    torch.manual_seed(0)
+    X = torch.randn(8, 1000, 64)
+    spread = X.std().item()
+    pool = UOTPooling(64, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread})
+    mean, top = X.mean(1), X.amax(1)
+
+    def way(pool=pool):
+        """0 at mean pooling, 1 at max pooling."""
+        return ((pool(X) - mean) / (top - mean)).mean().item()
+
+    page = Path(__file__).parent.parent / "docs/choosing.md"
+    assert f"# {way():.2f} of the way from mean to max pooling" in page.read_text()
+    assert 0.75 < way(UOTPooling(64, init={"alpha0": 0.1 * spread})) < 0.85
+    optimizer = torch.optim.Adam(pool.parameters(), lr=0.1)
+    for _ in range(50):
+        optimizer.zero_grad()
+        (pool(X) - mean).square().mean().backward()
+        optimizer.step()
+    assert way() < 0.2
+    assert not list(UOTPooling.max(64).parameters())

@@ -57,6 +57,32 @@ def test_formulas_are_drawn(address, watched):
     assert box["width"] > 50
 
 
+FORMULAS = ("mathematics", "choosing", "notation")
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_formula_keeps_its_lines(address, watched, name):
+    """It scrolls where the screen is narrow, and needs not on a desktop."""
+    page = watched.page
+    page.goto(f"{address}/{name}.html")
+    blocks = page.locator(".language-text code").evaluate_all(
+        "all => all.map(e => [e.textContent, getComputedStyle(e).whiteSpace, e.scrollWidth - e.clientWidth])"
+    )
+    assert blocks
+    for text, white_space, hidden in blocks:
+        assert white_space == "pre", text
+        assert hidden <= 0 or page.viewport_size["width"] < 600, text
+
+
+def test_messages_wrap(address, watched):
+    page = watched.page
+    page.goto(f"{address}/errors.html")
+    found = page.locator(".language-text code").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).whiteSpace)"
+    )
+    assert set(found) == {"pre-wrap"}
+
+
 def test_search_finds_a_message(address, watched):
     page = watched.page
     page.goto(f"{address}/index.html?q=duality+gap")

@@ -46,7 +46,9 @@ class UOTPooling(WeightedModule):
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), or a module from X to one
             logit for each sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K numbers each.
-            Default: softplus(0.1 randn), as the authors', from torch's seed.
+            Default: softplus(0.1 randn), as the authors', from torch's seed. With s the spread of the features,
+            `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling and can
+            leave it; `alpha0=...` and `UOTPooling.max` are fixed.
         start: "mean" to begin as mean pooling, exactly, and to learn from there: the plan is that of `scale` X,
             with a learned number `scale` that is 0 at first. Its gradient does not vanish there, as that of a
             weight of 1e4 would. Below 0 small values count more.

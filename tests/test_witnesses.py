@@ -1,0 +1,81 @@
+"""The experiment on few witnesses runs, goes on where it stopped, and the docs quote what it found."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("rich")
+pytest.importorskip("sklearn")
+
+import uotpool
+from bench import witnesses
+from bench.witnesses import KINDS, SETTINGS, TINY, Run, Sizes
+
+ROOT = Path(__file__).parent.parent
+COMMITTED = ROOT / "results" / "witnesses"
+
+
+def started(folder, *seeds):
+    command = [sys.executable, "-m", "bench.witnesses", "--quick", "--out", str(folder), "--seeds", *seeds]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_runs_and_goes_on(tmp_path):
+    started(tmp_path, "0")
+    path = tmp_path / "runs.csv"
+    first = path.read_text()
+    assert {(r.kind, r.setting) for r in witnesses.read(path)} == {(k, s) for k in KINDS for s in SETTINGS}
+    lines = first.splitlines(keepends=True)
+    path.write_text("".join(lines[:-2]))  # killed before the last two
+    printed = started(tmp_path, "0")
+    assert path.read_text() == first
+    assert printed.strip() in (tmp_path / "README.md").read_text()
+
+
+def test_a_positive_bag_has_its_witnesses_and_the_parts_are_apart():
+    parts = witnesses.make_bags(Sizes(dim=64, train=8, validation=4, test=4), "outstanding", 0)
+    assert [len(part) for part in parts] == [8, 4, 4]
+    rows = torch.cat([part.X for part in parts])
+    assert len(rows.unique(dim=0)) == len(rows)
+    train = parts[0]
+    # Two instances of one type are about sqrt(2 D) NOISE apart; a witness is farther from all negative ones.
+    start, end = train.ptr[:-1].tolist(), train.ptr[1:].tolist()
+    negative = train.X[start[0] : end[0]]
+    for b in range(1, 8):
+        nearest = torch.cdist(train.X[start[b] : end[b]], negative).amin(1)
+        found = int((nearest > 1.3 * math.sqrt(2 * 64) * witnesses.NOISE).sum())
+        assert found == (round(0.01 * (end[b] - start[b])) if train.y[b] else 0)
+
+
+def test_a_run_that_is_not_finite_has_failed_and_is_counted():
+    train, validation, test = witnesses.make_bags(TINY, "outstanding", 0)
+    train.X[0, 0] = math.inf
+    with uotpool.check(False):
+        found = witnesses.run(TINY, "outstanding", "mean", 0, (train, validation, test))
+    assert found.failed
+    runs = [found, Run("outstanding", "mean", 1, 0.5, 1), Run("outstanding", "mean", 2, 1.0, 1)]
+    assert witnesses.cell(runs).startswith("0.75 (")
+    assert witnesses.cell(runs).endswith(", 1 of 3, failed 1")
+    assert witnesses.cell(runs[:1]) == "failed 1 of 1"
+
+
+def test_the_interval_is_students():
+    assert witnesses.interval([0.4, 0.5, 0.6]) == pytest.approx((0.5 - 0.2484, 0.5 + 0.2484), abs=1e-4)
+    assert witnesses.interval([1.0, 1.0, 0.9])[1] == 1.0
+
+
+def test_the_committed_table_is_that_of_the_runs_and_the_advice_quotes_it():
+    runs = witnesses.read(COMMITTED / "runs.csv")
+    cases = {(r.kind, r.setting, r.seed) for r in runs}
+    assert len(cases) == len(runs)
+    assert cases == {(k, s, seed) for k in KINDS for s in SETTINGS for seed in range(5)}
+    assert (COMMITTED / "README.md").read_text() == witnesses.page(runs, Sizes())
+    assert witnesses.table(runs) in (ROOT / "docs/choosing.md").read_text()
