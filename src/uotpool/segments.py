@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uotpool import checks
+
 
 def sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
     """(M, C) -> (num_sets, C)."""
@@ -60,11 +62,13 @@ _spread_op = _operator("spread", _spread, "(Tensor u, Tensor index) -> Tensor")
 @_sum_op.register_fake
 @_max_op.register_fake
 def _reduced(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    checks.one_device("uotpool::segment_sum, segment_max", Y, index)
     return Y.new_empty(num_sets, Y.shape[1])
 
 
 @_spread_op.register_fake
 def _spread_out(u: Tensor, index: Tensor) -> Tensor:
+    checks.one_device("uotpool::segment_spread", u, index)
     return u.new_empty(index.shape[0], u.shape[1])
 
 
