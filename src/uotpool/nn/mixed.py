@@ -61,7 +61,6 @@ class MixedMeanMax(nn.Module):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Tensor:
         """(B, D), in the dtype of X."""

@@ -167,7 +167,6 @@ class UOTPooling(WeightedModule):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Tensor:
         """Pooled vector of each set, (B, D), in the dtype of X."""
@@ -185,7 +184,6 @@ class UOTPooling(WeightedModule):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Tensor:
         """The transport plan behind `forward`, in the layout and dtype of X."""

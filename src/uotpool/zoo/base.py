@@ -48,7 +48,6 @@ class Pooling(nn.Module):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
@@ -105,7 +104,6 @@ class Pooling(nn.Module):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Self:
         """Take references from data (training data, please), in the layouts of `forward`. Needs scikit-learn.
