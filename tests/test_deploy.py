@@ -43,11 +43,11 @@ def traced(model: nn.Module, args: tuple[Any, ...], axes: dict[str, dict[int, st
     runtime = pytest.importorskip("onnxruntime")
     given = [*args[:-1], *args[-1].values()] if isinstance(args[-1], dict) else args
     names = [f"in{i}" for i, t in enumerate(given) if t is not None]
-    file = io.BytesIO()
-    # torch 2.4 has no other exporter and does not know the argument.
-    old = {} if torch.__version__ < "2.5" else {"dynamo": False}
+    file: Any = io.BytesIO()
     axes = None if axes is None else {name: axes[str(i)] for i, name in enumerate(names) if str(i) in axes}
-    torch.onnx.export(model.eval(), args, file, input_names=names, output_names=["y"], dynamic_axes=axes, **old)
+    torch.onnx.export(
+        model.eval(), args, file, input_names=names, output_names=["y"], dynamic_axes=axes, dynamo=False
+    )
     session = runtime.InferenceSession(file.getvalue())
 
     def run(*inputs: Tensor) -> Tensor:
@@ -61,7 +61,9 @@ def traced(model: nn.Module, args: tuple[Any, ...], axes: dict[str, dict[int, st
 
 SETS = {"0": {0: "B", 1: "N"}, "1": {0: "B", 1: "N"}}
 IMAGES = {"0": {0: "B", 2: "H", 3: "W"}}
-LAYERS = {f"UOTPooling {s}": lambda s=s: UOTPooling(D, solver=s, p0="learned", q0="learned") for s in SOLVERS}
+LAYERS: dict[str, Any] = {
+    f"UOTPooling {s}": lambda s=s: UOTPooling(D, solver=s, p0="learned", q0="learned") for s in SOLVERS
+}
 LAYERS |= {
     "start": lambda: UOTPooling(D, start="mean"),
     "MixedMeanMax": lambda: MixedMeanMax(D),

@@ -39,7 +39,7 @@ def _opaque() -> bool:
 
 def _sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
     zeros = Y.new_zeros(num_sets, Y.shape[1])
-    if torch.jit.is_tracing():  # ONNX's exporter by tracing writes index_add as if no index came twice
+    if torch._C._is_tracing():  # ONNX's exporter by tracing writes index_add as if no index came twice
         return zeros.scatter_add(0, index[:, None].expand_as(Y), Y)
     return zeros.index_add(0, index, Y)
 

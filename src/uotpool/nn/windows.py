@@ -37,7 +37,7 @@ def output_length(length: int, size: int, stride: int, padding: int, ceil: bool)
 def _smaller(a: int, b: int) -> int:
     if known(a, b):
         return min(a, b)
-    return torch.minimum(a, b) if isinstance(a, Tensor) else torch.sym_min(a, b)  # type: ignore[call-overload]
+    return torch.minimum(a, b) if isinstance(a, Tensor) else torch.sym_min(a, b)
 
 
 def sliding(length: int, out: int, size: int, stride: int, padding: int, device: torch.device) -> Axis:
