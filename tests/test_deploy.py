@@ -21,6 +21,7 @@ from uotpool import (
     replace_global_pool,
     replace_local_pools,
 )
+from uotpool.pyg import UOTAggregation
 from uotpool.zoo import build
 
 D = 4
@@ -174,3 +175,19 @@ def test_onnx_by_export_of_images_of_any_size():
     for size in SIZES:
         for got, want in zip(session.run(None, {name: randn(*size).numpy()}), model(randn(*size)), strict=True):
             close(torch.from_numpy(got), want)
+
+
+# --- TorchScript
+
+OURS: dict[str, Any] = LAYERS | POOLS | {"UOTAggregation": lambda: UOTAggregation(D)}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_scripting_is_refused_with_the_way_out(name):
+    """It pointed to a line of ours that TorchScript cannot parse, also for a model that has a layer inside."""
+    layer = OURS[name]()
+    for model in (layer, nn.Sequential(nn.Linear(D, D), nn.ModuleDict({"inner": layer}))):
+        with pytest.raises(
+            RuntimeError, match=rf"^{type(layer).__name__}: torch.jit.script .*torch.export.export"
+        ):
+            torch.jit.script(model)

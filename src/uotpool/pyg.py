@@ -16,9 +16,10 @@ except ModuleNotFoundError as error:
 
 from uotpool import checks
 from uotpool.nn import UOTPooling
+from uotpool.nn.scripting import NotScriptable
 
 
-class UOTAggregation(Aggregation):
+class UOTAggregation(NotScriptable, Aggregation):
     """`UOTPooling` as an `Aggregation`: a readout, or `MessagePassing(aggr=UOTAggregation(dim))`.
 
     Args:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from uotpool import checks, dispatch
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
+from uotpool.nn.scripting import NotScriptable
 
 Size = int | Sequence[int]
 OutputSize = int | None | Sequence[int | None]
 
 
-class _WindowPool(nn.Module, ABC):
+class _WindowPool(NotScriptable, nn.Module, ABC):
     """What the layers share; a subclass says which windows there are."""
 
     _axes: int  # spatial dimensions

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.functional import uot_pool
 from uotpool.nn.pooling import ATTENTION, UOTPooling
+from uotpool.nn.scripting import NotScriptable
 
 
-class MixedMeanMax(nn.Module):
+class MixedMeanMax(NotScriptable, nn.Module):
     r"""Mixed and gated mean-max pooling (Lee et al. 2016) from three UOT poolings.
 
     .. math::

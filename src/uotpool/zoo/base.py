@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.inputs import lay_out
 from uotpool.layout import DenseSets, Sets
+from uotpool.nn.scripting import NotScriptable
 
 
-class Pooling(nn.Module):
+class Pooling(NotScriptable, nn.Module):
     """A pooling `(B, N, dim)` or ragged `(M, dim)` -> `(B, out_dim)`; `uotpool.zoo.build` makes one by name.
 
     All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
