@@ -9,7 +9,22 @@ import torch
 from rich.console import Console
 
 import bench
-from bench import graph, growth, latency, memory, mil, pools, pot, ragged, speed, svm, swap, windows, zoo
+from bench import (
+    deploy,
+    graph,
+    growth,
+    latency,
+    memory,
+    mil,
+    pools,
+    pot,
+    ragged,
+    speed,
+    svm,
+    swap,
+    windows,
+    zoo,
+)
 from bench.report import Row, machine_facts, print_summary, print_tables, write_csv
 from bench.session import Session
 
@@ -27,6 +42,7 @@ BENCHMARKS = {
     "svm": svm.run,
     "windows": windows.run,
     "swap": swap.run,
+    "deploy": deploy.run,
 }
 
 

@@ -179,30 +179,63 @@ def test_status_becomes_an_error(status, error, text):
 # Without a compiler
 
 
-def test_install_without_compiler(tmp_path):
-    """A wheel for every machine, which says what is missing and how to get it. Some 10 s."""
-    source = tmp_path / "source"
+def install(folder: Path, broken: str = "", **env: str) -> tuple[str, str]:
+    """The log of a wheel's build from a copy of the source, and what is printed by `SHOW` with it installed."""
+    source = folder / "source"
     source.mkdir()
     for name in ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", ".gitignore"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
     for name in ("src", "csrc"):  # with any library that `make` left in src: it must stay out
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    wheels = tmp_path / "wheels"
+    with (source / "csrc" / "job.h").open("a") as header:  # of every file, so that nothing is compiled for long
+        header.write(broken)
+    wheels = folder / "wheels"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    env = {"CC": "false", "CXX": "false", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    env |= {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     log = run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, source, **env)
     found = list(wheels.glob("*.whl"))
     assert [wheel.name.endswith("-py3-none-any.whl") for wheel in found] == [True], log
 
-    installed = tmp_path / "installed"
+    installed = folder / "installed"
     with zipfile.ZipFile(found[0]) as wheel:
         assert not [name for name in wheel.namelist() if name.endswith((".so", ".cpp", ".h"))]
         wheel.extractall(installed)
     # -S: without the hook of the editable install, which would come first.
     path = os.pathsep.join([str(installed), *filter(None, sys.path)])
-    script = "import uotpool; print(uotpool.__file__); from uotpool.cli import info; print(info())"
-    text = run(sys.executable, "-S", "-c", script, PYTHONPATH=path)
+    text = run(sys.executable, "-S", "-c", SHOW, PYTHONPATH=path)
     assert text.startswith(str(installed)), text
     assert re.search(r"^  reference +available \(impl='auto' takes it", text, re.MULTILINE), text
-    assert re.search(r"^  cpu +not available: not built: .*compiler.*pip install", text, re.MULTILINE), text
+    return log, text
+
+
+SHOW = """
+import torch, uotpool
+from uotpool.cli import info
+print(uotpool.__file__)
+print(info())
+try:
+    uotpool.UOTPooling(3, impl="cpu")
+except ValueError as error:
+    print("ValueError:", error)
+"""
+
+
+def test_install_without_compiler(tmp_path):
+    """A wheel for every machine, which says what is missing and how to get it. Some 10 s."""
+    _, text = install(tmp_path, CC="false", CXX="false")
+    reason = "not built, at install time: error: no working C\\+\\+ compiler was found.*pip install"
+    assert re.search(rf"^  cpu +not available: {reason}", text, re.MULTILINE), text
+    assert re.search(rf"^ValueError: impl: 'cpu' cannot be used: {reason}", text, re.MULTILINE), text
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler")
+def test_install_with_an_error_in_the_source(tmp_path):
+    """Pip says "Successfully built" and nothing else, so the wheel keeps what the compiler said."""
+    log, text = install(tmp_path, "#error of this test\n")
+    assert "Successfully built" in log
+    reason = "not built, at install time: .*job.h.*error.*of this test.*pip install"
+    assert re.search(rf"^  cpu +not available: {reason}", text, re.MULTILINE), text
+    assert re.search(rf"^ValueError: impl: 'cpu' cannot be used: {reason}", text, re.MULTILINE), text
+    assert "what the build of the cpu kernels said\n  In file included from" in text
+    assert "no working C++ compiler" not in text

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -31,7 +32,11 @@ AT_IMPORT = ("UOTPOOL_ISA",)  # variables that are read once
 
 def without_kernels(patch):
     patch.setattr(library, "_library", None)
-    patch.setattr(library, "_reason", library._NOT_BUILT)
+    with tempfile.TemporaryDirectory() as folder:
+        error = Path(folder) / "build_error.txt"
+        error.write_text("error: no working C++ compiler was found (GCC or Clang, on Linux or macOS)\n")
+        patch.setattr(library, "_BUILD_ERROR", error)
+        patch.setattr(library, "_reason", library._not_built())
     uotpool.resolve_impl(torch.empty(0), "sinkhorn", "cpu")
 
 

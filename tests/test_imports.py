@@ -107,13 +107,13 @@ def test_info_with_torch_alone(alone):
 
 ALLOWED: dict[str, set[str]] = {
     "plaintext": set(),
-    "segments": set(),
+    "segments": {"checks"},
     "layout": {"segments"},
     "solvers.weights": set(),
     "solvers": {"layout", "solvers", "solvers.weights"},
     "checks": set(),
     "inputs": {"checks", "layout", "solvers", "solvers.weights"},
-    "kernels": {"kernels", "layout", "solvers", "solvers.weights"},
+    "kernels": {"checks", "kernels", "layout", "solvers", "solvers.weights"},
     "dispatch": {"checks", "kernels", "layout", "solvers", "solvers.weights"},
     "functional": {"checks", "dispatch", "inputs", "layout", "solvers", "solvers.weights"},
 }

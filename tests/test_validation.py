@@ -18,6 +18,7 @@ from tests import tolerances as tol
 from tests.cases import problem
 from uotpool import dispatch
 from uotpool.pyg import UOTAggregation
+from uotpool.zoo import build
 
 INF, NAN = float("inf"), float("nan")
 
@@ -562,3 +563,36 @@ def test_check_passes_over_tensors_without_values():
         with FakeTensorMode() as mode:
             fake = {name: mode.from_tensor(value) for name, value in how.items()}
             assert pool(mode.from_tensor(X), **fake).shape == (2, 4)
+
+
+MASKS = {"bool": tensor([[True, True, False], [True, True, True]]), "int": tensor([[1, 1, 0], [1, 1, 1]])}
+IN_ORDER = {
+    "UOTPooling": lambda: uotpool.UOTPooling(4),
+    "plan": lambda: uotpool.UOTPooling(4).plan,
+    "MixedMeanMax": lambda: uotpool.MixedMeanMax(4),
+    "zoo uot": lambda: build("uotp-sinkhorn", 4),
+    "zoo attention": lambda: build("attention", 4),
+    "fit": lambda: build("otk", 4).fit,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", IN_ORDER)
+@pytest.mark.parametrize(("place", "argument"), [(0, "index"), (1, "ptr"), (2, "dim_size")])
+def test_a_mask_that_is_not_named(name, mask, place, argument):
+    """Attention layers and torchmil take the mask as their second argument."""
+    with pytest.raises(
+        ValueError, match=rf"^{argument}: expected .*a mask is passed by its name, mask=.*got an? "
+    ):
+        IN_ORDER[name]()(X, *[None] * place, MASKS[mask])
+
+
+def test_a_mask_beside_offsets_is_named_too():
+    """The message was that index and ptr are one too many."""
+    with pytest.raises(ValueError, match=r"^index: expected the set of each row.*mask="):
+        uotpool.UOTPooling(4)(ROWS, ones(6, dtype=torch.bool), tensor([0, 3, 6]))
+
+
+def test_an_aggregation_has_no_mask():
+    with pytest.raises(ValueError, match=r"^index: expected the set of each node.*x\[mask\].*got a bool"):
+        UOTAggregation(4)(ROWS, ones(6, dtype=torch.bool))

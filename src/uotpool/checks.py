@@ -106,6 +106,16 @@ def same_device(name: str, x: Tensor, X: Tensor) -> None:
         raise ValueError(f"{name}: expected the device of X ({X.device}), got {x.device}")
 
 
+def one_device(operator: str, *tensors: Tensor | None) -> None:
+    """For an operator that anyone can call: torch hands one with a single meta tensor to the shape function.
+
+    That one fills nothing, so the result would be whatever the memory held before.
+    """
+    devices = {str(x.device) for x in tensors if x is not None}
+    if len(devices) > 1:
+        raise ValueError(f"{operator}: expected all tensors on one device, got {' and '.join(sorted(devices))}")
+
+
 def integers(name: str, x: Tensor) -> None:
     accepted = "a 1-d tensor of int64 or int32"
     tensor(name, x, accepted)

@@ -39,6 +39,8 @@ def info() -> str:
             state += f" ({library.isa()}; usable here: {', '.join(library.usable_isas())})"
         used = " (impl='auto' takes it for CPU tensors)" if name == chosen else ""
         lines.append(f"  {name:10}{state}{used}")
+    if error := library.build_error():
+        lines += ["", "what the build of the cpu kernels said", *(f"  {line}" for line in error.splitlines())]
     return "\n".join(lines)
 
 

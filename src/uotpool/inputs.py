@@ -37,6 +37,8 @@ def lay_out(
         checks.fail(name, layouts, X)
     if X.shape[-1] == 0:
         checks.fail(name, "at least one feature in the last dimension", X)
+    for argument, given in (("index", index), ("ptr", ptr), ("dim_size", dim_size)):
+        _no_mask(argument, given)
     if index is not None and ptr is not None:
         raise ValueError("index, ptr: expected one of the two, got both")
     if dim_size is not None:
@@ -46,8 +48,8 @@ def lay_out(
     present = None if mask is None else _present(mask, X)
     if X.dim() == 3:
         if index is not None or ptr is not None:
-            given, came = ("ptr", ptr) if index is None else ("index", index)
-            checks.fail(given, f"None with a dense {name} of shape (B, N, D); use mask for padding", came)
+            argument, came = ("ptr", ptr) if index is None else ("index", index)
+            checks.fail(argument, f"None with a dense {name} of shape (B, N, D); use mask for padding", came)
         if dim_size is not None and dim_size != X.shape[0]:
             checks.fail("dim_size", f"the number of sets of {name}, {X.shape[0]}", dim_size)
         sets = DenseSets(X.shape[0], present)
@@ -71,6 +73,17 @@ def lay_out(
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
     return sets.hide(X, 0.0), sets
+
+
+def _no_mask(argument: str, given: object) -> None:
+    """Other libraries take the mask as the second argument, where ours, as PyG's, have `index`."""
+    if isinstance(given, Tensor) and (given.dtype == torch.bool or given.dim() == 2):
+        accepted = {
+            "index": "the set of each row, 1-d integers (M,)",
+            "ptr": "the offsets of the sets, 1-d integers (B + 1,)",
+            "dim_size": "the number of sets",
+        }
+        checks.fail(argument, f"{accepted[argument]}; a mask is passed by its name, mask=...", given)
 
 
 def _ptr(X: Tensor, ptr: Tensor, dim_size: int | None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 try:
@@ -15,9 +16,10 @@ except ModuleNotFoundError as error:
 
 from uotpool import checks
 from uotpool.nn import UOTPooling
+from uotpool.nn.scripting import NotScriptable
 
 
-class UOTAggregation(Aggregation):
+class UOTAggregation(NotScriptable, Aggregation):
     """`UOTPooling` as an `Aggregation`: a readout, or `MessagePassing(aggr=UOTAggregation(dim))`.
 
     Args:
@@ -45,6 +47,11 @@ class UOTAggregation(Aggregation):
             checks.fail("x", "a tensor (nodes, features)", x)
         if dim not in (0, -2):
             checks.fail("dim", "0 or -2, the dimension of the nodes", dim)
+        if index is not None and index.dtype == torch.bool:
+            accepted = (
+                "the set of each node, integers (nodes,); there is no mask here, so select the nodes, x[mask]"
+            )
+            checks.fail("index", accepted, index)
         if ptr is not None:  # PyG may pass both; they say the same
             index = None
         return self.pool(x, index, ptr, dim_size)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uotpool import checks
+
 
 def sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
     """(M, C) -> (num_sets, C)."""
@@ -36,7 +38,10 @@ def _opaque() -> bool:
 
 
 def _sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
-    return Y.new_zeros(num_sets, Y.shape[1]).index_add(0, index, Y)
+    zeros = Y.new_zeros(num_sets, Y.shape[1])
+    if torch._C._is_tracing():  # ONNX's exporter by tracing writes index_add as if no index came twice
+        return zeros.scatter_add(0, index[:, None].expand_as(Y), Y)
+    return zeros.index_add(0, index, Y)
 
 
 def _max(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
@@ -60,11 +65,13 @@ _spread_op = _operator("spread", _spread, "(Tensor u, Tensor index) -> Tensor")
 @_sum_op.register_fake
 @_max_op.register_fake
 def _reduced(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    checks.one_device("uotpool::segment_sum, segment_max", Y, index)
     return Y.new_empty(num_sets, Y.shape[1])
 
 
 @_spread_op.register_fake
 def _spread_out(u: Tensor, index: Tensor) -> Tensor:
+    checks.one_device("uotpool::segment_spread", u, index)
     return u.new_empty(index.shape[0], u.shape[1])
 
 

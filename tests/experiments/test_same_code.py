@@ -11,9 +11,9 @@ from tests.experiments.helpers import FACTS, mil_spec, quiet
 from tests.experiments.test_sweep import call, write
 from uotpool.experiments import export, mil, same_code, sweep
 from uotpool.experiments.fingerprint import fingerprint
+from uotpool.experiments.rows import Row
 from uotpool.experiments.same_code import Entry, SameCode
 from uotpool.experiments.spec import Result, RunSpec
-from uotpool.experiments.rows import Row
 from uotpool.experiments.store import Store
 from uotpool.experiments.tables import MixedCodeError, accuracy_table, select
 

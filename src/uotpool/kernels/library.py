@@ -61,10 +61,7 @@ _SIGNATURES: dict[str, tuple[type, list[type]]] = {
 }
 
 _AGAIN = "install uotpool once more from its source: pip install --force-reinstall --no-deps"
-_NOT_BUILT = (
-    "not built: at install time no working C++ compiler was found (GCC or Clang, on Linux or macOS); get one, "
-    f"then {_AGAIN}"
-)
+_BUILD_ERROR = Path(__file__).parent / "build_error.txt"  # CMakeLists.txt writes it
 
 
 def load() -> ctypes.CDLL | None:
@@ -82,6 +79,11 @@ def missing() -> str:
     """Why the kernels cannot be used and how to get them; "" if they can be."""
     load()
     return _reason
+
+
+def build_error() -> str:
+    """What the compiler said where it failed at install time; "" where it did not."""
+    return _BUILD_ERROR.read_text(errors="replace").strip() if missing() and _BUILD_ERROR.exists() else ""
 
 
 def isa() -> str:
@@ -143,11 +145,20 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
     return library, ""
 
 
+def _not_built() -> str:
+    """The reason, with the first error of what was run to build it."""
+    if not _BUILD_ERROR.exists():
+        return f"not built: these files were never installed, or CMake did not start; {_AGAIN}"
+    lines = _BUILD_ERROR.read_text(errors="replace").strip().splitlines()
+    error = next((line for line in lines if "error: " in line.lower()), lines[0] if lines else "no message")
+    return f"not built, at install time: {error.strip()}; mend that, then {_AGAIN}"
+
+
 def _start() -> tuple[ctypes.CDLL | None, str, str]:
     """The library, why it is missing, what is wrong with the environment. No error: an import must pass."""
     other = os.environ.get("UOTPOOL_LIBRARY")
     path = Path(other or Path(__file__).parent / "libuotpool_native.so")
-    library, reason = _open(path) if other or path.exists() else (None, _NOT_BUILT)
+    library, reason = _open(path) if other or path.exists() else (None, _not_built())
     if library is None:
         return None, reason, f"UOTPOOL_LIBRARY: got {other!r}: {reason}" if other else ""
     name = os.environ.get("UOTPOOL_ISA")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from uotpool import checks
 from uotpool.kernels import library, pieces
 from uotpool.layout import DenseSets, RaggedSets, Sets
 
@@ -39,6 +40,9 @@ class Problem(NamedTuple):
 
     def differentiable(self) -> tuple[Tensor | None, ...]:
         return self.X, self.log_p0, self.log_q0, self.weights
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return *self.differentiable(), self.ptr, self.order
 
     def output_shape(self) -> Any:
         return self.X.shape if self.plan else (self.num_sets, self.X.shape[1])
@@ -205,6 +209,8 @@ def _solve(p: Problem, call: library.Call, name: str) -> None:
 
 def _forward(p: Problem) -> Tensor:
     out = p.X.new_empty(p.output_shape())
+    if out.numel() == 0:  # the library would look at every set, and there can be 2^40 of them without a row
+        return out
     _solve(p, _call(p, None, out, None, None, None, None), "uotpool_forward")
     return out
 
@@ -212,6 +218,8 @@ def _forward(p: Problem) -> Tensor:
 def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
     """By X, log_p0, log_q0 and the weights; None for one that is not wanted."""
     pairs = zip(p.differentiable(), wanted, strict=True)
+    if p.X.shape[0] == 0:
+        return [None if t is None or not w else torch.zeros_like(t) for t, w in pairs]
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
     dout = plain(dout)  # named, as it has to live until the call is over
     _solve(p, _call(p, dout, None, *made), "uotpool_backward")
@@ -293,18 +301,24 @@ def operator(name: str, function: Any, schema: str) -> Any:
 
 def _validated(p: Problem) -> Problem:
     """What `solve` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
-    M, D = p.X.shape
+    M, D = p.X.shape if p.X.dim() == 2 else (0, 0)
     good = (
         p.X.dtype in DTYPES
+        and p.X.dim() == 2
+        and D >= 1
+        and p.num_sets >= 0
+        and p.N >= 0
         and all(t is None or (t.dtype == p.X.dtype and t.device.type == "cpu") for t in p.differentiable())
         and all(t is None or (t.dtype == torch.int64 and t.device.type == "cpu") for t in (p.ptr, p.order))
         and p.solver in SOLVERS
         and p.weights.dim() == 2
         and p.weights.shape[0] == (3 if p.solver == "sinkhorn" else 4)
+        and 1 <= p.weights.shape[1] <= MOST_MODULES
         and (p.log_p0 is None or p.log_p0.shape in ((D,), (p.num_sets, D)))
         and (p.log_q0 is None or p.log_q0.shape == (M,))
         and (p.ptr is None or p.ptr.shape == (p.num_sets + 1,))
-        and (p.order is None or p.order.shape == (M,))
+        and (p.order is None or (p.ptr is not None and p.order.shape == (M,)))
+        and (p.ptr is not None or p.num_sets * p.N == M)
     )
     if not good:
         raise ValueError(
@@ -327,9 +341,32 @@ def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
 
 
+def _operator_group(
+    rows: Tensor, index: Tensor | None, present: Tensor | None, num_sets: int, N: int
+) -> tuple[Tensor, Tensor]:
+    """What `solve` makes sure of, as in `_validated`."""
+    M = rows.shape[0] if rows.dim() else -1
+    good = (
+        M >= 0
+        and num_sets >= 0
+        and N >= 0
+        and (index is None or (index.dtype == torch.int64 and index.shape == (M,)))
+        and (index is not None or num_sets * N == M)
+        and (present is None or (present.dtype == torch.bool and present.shape == (M,)))
+    )
+    if not good:
+        raise ValueError(
+            "uotpool::group: expected rows (M, D), an int64 index (M,) or num_sets * N = M, and a bool present "
+            f"(M,), got rows {checks.describe(rows)}, index {checks.describe(index)}, present "
+            f"{checks.describe(present)}, num_sets={num_sets}, N={N}; use uotpool.uot_pool or uot_plan"
+        )
+    index, present = (None if t is None else plain(t) for t in (index, present))
+    return _group(rows, index, present, num_sets, N)
+
+
 _group_op = operator(
     "group",
-    _group,
+    _operator_group,
     "(Tensor rows, Tensor? index, Tensor? present, SymInt num_sets, SymInt N) -> (Tensor, Tensor)",
 )
 _solve_op = operator("solve", _operator_forward, f"({_problem}) -> Tensor")
@@ -344,19 +381,23 @@ _backward_op = operator(
 def _(
     rows: Tensor, index: Tensor | None, present: Tensor | None, num_sets: int, N: int
 ) -> tuple[Tensor, Tensor]:
+    checks.one_device("uotpool::group", rows, index, present)
     return rows.new_empty(num_sets + 1, dtype=torch.int64), rows.new_empty(rows.shape[0], dtype=torch.int64)
 
 
 @_solve_op.register_fake
 def _(*problem: Any) -> Tensor:
     p = Problem(*problem)
+    checks.one_device("uotpool::solve", *p.tensors())
     return p.X.new_empty(p.output_shape())
 
 
 @_backward_op.register_fake
 def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *problem, wanted = rest
-    pairs = zip(Problem(*problem).differentiable(), wanted, strict=True)
+    p = Problem(*problem)
+    checks.one_device("uotpool::solve_backward", dout, *p.tensors())
+    pairs = zip(p.differentiable(), wanted, strict=True)
     return tuple(dout.new_empty(0 if t is None or not w else t.shape) for t, w in pairs)
 
 

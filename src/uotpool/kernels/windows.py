@@ -13,9 +13,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from uotpool import checks
 from uotpool.kernels import library, pieces
 from uotpool.kernels.ops import (
     DTYPES,
+    MOST_MODULES,
     MOST_THREADS,
     address,
     differentiated,
@@ -26,6 +28,8 @@ from uotpool.kernels.ops import (
     refuse,
     resolved,
 )
+
+MOST_POSITIONS = 2**31  # along an axis, that the library takes
 
 
 class Problem(NamedTuple):
@@ -179,12 +183,16 @@ def _validated(p: Problem) -> Problem:
     good = (
         p.X.dtype in DTYPES
         and p.X.dim() == 4
+        and min(p.X.shape[1:]) >= 1
         and all(t is None or (t.dtype == p.X.dtype and t.device.type == "cpu") for t in p.differentiable())
         and p.weights.dim() == 2
         and p.weights.shape[0] == 3
+        and 1 <= p.weights.shape[1] <= MOST_MODULES
         and (p.scale is None or p.scale.shape == (1,))
         and all(len(size) == 2 for size in p[3:])
-        and min(p.output_size) >= 0
+        and min(*p.kernel_size, *p.stride) >= 1
+        and min(*p.padding, *p.output_size) >= 0
+        and max(size for pair in p[3:] for size in pair) <= MOST_POSITIONS
     )
     if not good:
         raise ValueError("uotpool::window: shapes, dtypes, devices or sizes that do not fit; use the layers")
@@ -215,13 +223,16 @@ _backward_op = operator(
 
 @_window_op.register_fake
 def _(*problem: Any) -> Tensor:
-    return Problem(*problem).empty_output()
+    p = Problem(*problem)
+    checks.one_device("uotpool::window", *p.differentiable())
+    return p.empty_output()
 
 
 @_backward_op.register_fake
 def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *problem, wanted = rest
     p = Problem(*problem)
+    checks.one_device("uotpool::window_backward", dout, *p.differentiable())
     X = torch.empty_like(p.X, memory_format=memory_format(p.X))
     made = (X, p.weights, p.scale)
     return tuple(

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from uotpool import checks, dispatch
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
+from uotpool.nn.scripting import NotScriptable
 
 Size = int | Sequence[int]
 OutputSize = int | None | Sequence[int | None]
 
 
-class _WindowPool(nn.Module, ABC):
+class _WindowPool(NotScriptable, nn.Module, ABC):
     """What the layers share; a subclass says which windows there are."""
 
     _axes: int  # spatial dimensions
@@ -45,7 +46,7 @@ class _WindowPool(nn.Module, ABC):
         X, present = windows.gather(batch, axes)
         P = self.pool.plan(X, mask=present)  # (B * windows, positions, C)
         shape = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
-        P = P.reshape(batch.shape[0], *shape, P.shape[-1]).movedim(-1, 1)
+        P = _channels_second(P.reshape(batch.shape[0], *shape, P.shape[-1]))
         return P if x is batch else P.squeeze(0)
 
     def _batch(self, x: Tensor) -> Tensor:
@@ -66,7 +67,13 @@ class _WindowPool(nn.Module, ABC):
     def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
         """(B * windows, C) -> (B, C, *output); a view, so channels are last in memory."""
         outs = [axis.positions.shape[0] for axis in axes]
-        return y.reshape(x.shape[0], *outs, x.shape[1]).movedim(-1, 1)
+        return _channels_second(y.reshape(x.shape[0], *outs, x.shape[1]))
+
+
+def _channels_second(y: Tensor) -> Tensor:
+    """(B, *rest, C) -> (B, C, *rest)."""
+    # Not `movedim(-1, 1)`, of which ONNX's exporter by tracing makes a model that no runtime takes.
+    return y.permute(0, y.dim() - 1, *range(1, y.dim() - 1))
 
 
 class _LocalPool(_WindowPool):
@@ -112,7 +119,7 @@ class _LocalPool(_WindowPool):
         if self._axes != 2 or pool.p0 is not None or pool.q0 is not None or pool.K == "converged":
             return None
         outs = self.output_size(x.shape[2:])
-        if min(outs) < 1:
+        if windows.known(*outs) and min(outs) < 1:
             return None  # and an error
         if checks.values_checked(x):
             checks.finite_rows("x", x.movedim(1, -1), None)
@@ -128,7 +135,7 @@ class _LocalPool(_WindowPool):
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         spatial = x.shape[2:]
         outs = self.output_size(spatial)
-        if min(outs) < 1:
+        if windows.known(*outs) and min(outs) < 1:
             checks.fail("x", f"a spatial size that a window of {self.kernel_size} fits in", x)
         settings = zip(spatial, outs, self.kernel_size, self.stride, self.padding, strict=True)
         return [windows.sliding(*axis, x.device) for axis in settings]
@@ -164,7 +171,7 @@ class _AdaptivePool(_WindowPool):
 
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         settings = zip(x.shape[2:], self.output_size, strict=True)
-        return [windows.adaptive(length, length if n is None else n, x.device) for length, n in settings]
+        return [windows.adaptive(length, n, x.device) for length, n in settings]
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"

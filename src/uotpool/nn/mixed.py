@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.functional import uot_pool
 from uotpool.nn.pooling import ATTENTION, UOTPooling
+from uotpool.nn.scripting import NotScriptable
 
 
-class MixedMeanMax(nn.Module):
+class MixedMeanMax(NotScriptable, nn.Module):
     r"""Mixed and gated mean-max pooling (Lee et al. 2016) from three UOT poolings.
 
     .. math::
@@ -61,7 +62,6 @@ class MixedMeanMax(nn.Module):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Tensor:
         """(B, D), in the dtype of X."""

@@ -169,7 +169,6 @@ class UOTPooling(WeightedModule):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Tensor:
         """Pooled vector of each set, (B, D), in the dtype of X."""
@@ -187,7 +186,6 @@ class UOTPooling(WeightedModule):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Tensor:
         """The transport plan behind `forward`, in the layout and dtype of X."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
+from uotpool.nn.scripting import NotScriptable
 from uotpool.solvers.weights import Weights
 
 # Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32. One for
@@ -17,7 +18,7 @@ from uotpool.solvers.weights import Weights
 FLOOR = 1e-6
 
 
-class WeightedModule(nn.Module):
+class WeightedModule(NotScriptable, nn.Module):
     """A module with weights alpha0, ...: a parameter `raw_alpha0` if learned, a buffer `alpha0` if fixed.
 
     Args:

@@ -1,4 +1,9 @@
-"""Which positions each output of a pooling layer looks at, axis by axis, in torch's way."""
+"""Which positions each output of a pooling layer looks at, axis by axis, in torch's way.
+
+A size may be a number, or stand for any number while a network is exported with dynamic sizes. Nothing is then
+decided by it: what holds for the example need not hold for the next image. What is divided is >= 0 wherever an
+input is large enough, since ONNX rounds towards 0.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +21,50 @@ class Axis(NamedTuple):
     plain: bool  # the windows lie side by side and cover the axis: nothing has to be gathered
 
 
+def known(*sizes: int) -> bool:
+    """Whether these are numbers, and not what an exporter (SymInt) or a tracer (Tensor) has in their place."""
+    return all(type(n) is int for n in sizes)
+
+
 def output_length(length: int, size: int, stride: int, padding: int, ceil: bool) -> int:
-    """As torch: the last window starts inside the input or its left padding."""
+    """As torch: the last window starts inside the input or its left padding. Below 1: no window fits."""
     room = length + 2 * padding - size
-    out = (-(-room // stride) if ceil else room // stride) + 1
-    if ceil and (out - 1) * stride >= length + padding:
-        out -= 1
-    return out
+    if not ceil:
+        return (room + stride) // stride
+    return _smaller((room + 2 * stride - 1) // stride, (length + padding - 1) // stride + 1)
+
+
+def _smaller(a: int, b: int) -> int:
+    if known(a, b):
+        return min(a, b)
+    return torch.minimum(a, b) if isinstance(a, Tensor) else torch.sym_min(a, b)
 
 
 def sliding(length: int, out: int, size: int, stride: int, padding: int, device: torch.device) -> Axis:
     """Windows of one size, `stride` apart, the first of them `padding` outside."""
     start = torch.arange(out, device=device) * stride - padding
     index = start[:, None] + torch.arange(size, device=device)
-    whole = padding == 0 and (out - 1) * stride + size <= length
+    whole = known(length, out) and padding == 0 and (out - 1) * stride + size <= length
     plain = whole and stride == size and out * size == length
     present = None if whole else (index >= 0) & (index < length)
-    return Axis(index.clamp(0, max(length - 1, 0)), present, plain)
+    return Axis(index.clamp(0, length - 1), present, plain)
 
 
-def adaptive(length: int, out: int, device: torch.device) -> Axis:
-    """Windows that cover the axis, from floor(i length / out) to ceil((i + 1) length / out)."""
-    if length % out == 0:
+def adaptive(length: int, out: int | None, device: torch.device) -> Axis:
+    """Windows that cover the axis, from floor(i length / out) to ceil((i + 1) length / out).
+
+    With None as `out` each position is a window.
+    """
+    if out is None or out == 1:
+        positions = torch.arange(length, device=device)
+        return Axis(positions[:, None] if out is None else positions[None], None, plain=True)
+    if known(length) and length % out == 0:
         return sliding(length, out, length // out, length // out, 0, device)
     i = torch.arange(out, device=device)
     start, end = i * length // out, ((i + 1) * length + out - 1) // out
-    size = length // out + 2 if out <= length else 2  # enough for any; the rest is absent
+    size = length // out + 2  # enough for any; the rest is absent
     index = start[:, None] + torch.arange(size, device=device)
-    return Axis(index.clamp(0, max(length - 1, 0)), index < end[:, None], plain=False)
+    return Axis(index.clamp(0, length - 1), index < end[:, None], plain=False)
 
 
 def gather(x: Tensor, axes: list[Axis]) -> tuple[Tensor, Tensor | None]:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.inputs import lay_out
 from uotpool.layout import DenseSets, Sets
+from uotpool.nn.scripting import NotScriptable
 
 
-class Pooling(nn.Module):
+class Pooling(NotScriptable, nn.Module):
     """A pooling `(B, N, dim)` or ragged `(M, dim)` -> `(B, out_dim)`; `uotpool.zoo.build` makes one by name.
 
     All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
@@ -48,7 +49,6 @@ class Pooling(nn.Module):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
@@ -105,7 +105,6 @@ class Pooling(nn.Module):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
     ) -> Self:
         """Take references from data (training data, please), in the layouts of `forward`. Needs scikit-learn.

@@ -33,7 +33,6 @@ class UOTP(Pooling):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,

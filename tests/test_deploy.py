@@ -1,0 +1,193 @@
+"""Networks that leave Python by ONNX or torch.export, run on other sizes than those of the example."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from tests import tolerances as tol
+from tests.cases import SOLVERS
+from tests.test_surgery import Torchvision
+from uotpool import (
+    AdaptiveUOTPool2d,
+    MixedMeanMax,
+    UOTPool2d,
+    UOTPooling,
+    replace_global_pool,
+    replace_local_pools,
+)
+from uotpool.pyg import UOTAggregation
+from uotpool.zoo import build
+
+D = 4
+
+# The exporters warn of their own age and parts, and tracing of every check of a shape.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def randn(*size: int) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(got, want.detach(), rtol=tol.ONNX_F32, atol=tol.ONNX_F32)
+
+
+def traced(model: nn.Module, args: tuple[Any, ...], axes: dict[str, dict[int, str]] | None = None) -> Any:
+    """The model in onnxruntime, exported by tracing (`dynamo=False`); inputs that are None are left out."""
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    given = [*args[:-1], *args[-1].values()] if isinstance(args[-1], dict) else args
+    names = [f"in{i}" for i, t in enumerate(given) if t is not None]
+    file: Any = io.BytesIO()
+    axes = None if axes is None else {name: axes[str(i)] for i, name in enumerate(names) if str(i) in axes}
+    torch.onnx.export(
+        model.eval(), args, file, input_names=names, output_names=["y"], dynamic_axes=axes, dynamo=False
+    )
+    session = runtime.InferenceSession(file.getvalue())
+
+    def run(*inputs: Tensor) -> Tensor:
+        (y,) = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+        return torch.from_numpy(y)
+
+    return run
+
+
+# --- ONNX by tracing
+
+SETS = {"0": {0: "B", 1: "N"}, "1": {0: "B", 1: "N"}}
+IMAGES = {"0": {0: "B", 2: "H", 3: "W"}}
+LAYERS: dict[str, Any] = {
+    f"UOTPooling {s}": lambda s=s: UOTPooling(D, solver=s, p0="learned", q0="learned") for s in SOLVERS
+}
+LAYERS |= {
+    "start": lambda: UOTPooling(D, start="mean"),
+    "MixedMeanMax": lambda: MixedMeanMax(D),
+    "zoo": lambda: build("gated-attention", D),
+}
+POOLS = {
+    "global": lambda: AdaptiveUOTPool2d(D),
+    "adaptive": lambda: AdaptiveUOTPool2d(D, (3, None)),
+    "2": lambda: UOTPool2d(D, 2),
+    "3, 2, 1": lambda: UOTPool2d(D, 3, 2, 1),
+    "ceil": lambda: UOTPool2d(D, 3, 2, ceil_mode=True),
+}
+SIZES = ((2, D, 8, 8), (1, D, 9, 12), (3, D, 11, 7))  # of which the first is the example
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_onnx_by_tracing(name):
+    layer = LAYERS[name]()
+    for axes, sizes in ((None, [(2, 5)]), (SETS, [(2, 5), (1, 1), (7, 40)])):
+        run = traced(layer, (randn(2, 5, D),), axes)
+        for B, N in sizes:
+            close(run(randn(B, N, D)), layer(randn(B, N, D)))
+
+
+def test_onnx_by_tracing_with_a_mask():
+    def mask(B, N):
+        return torch.arange(N) < torch.arange(B)[:, None] % N + 1
+
+    layer = UOTPooling(D)
+    for args in ((randn(2, 5, D), {"mask": mask(2, 5)}), (randn(2, 5, D), None, None, None, mask(2, 5))):
+        axes = {str(i): SETS["0"] for i in range(5)}
+        run = traced(layer, args, {"0": SETS["0"], "1": SETS["0"]} if len(args) == 2 else axes)
+        for B, N in ((2, 5), (1, 1), (7, 9)):
+            close(run(randn(B, N, D), mask(B, N)), layer(randn(B, N, D), mask=mask(B, N)))
+
+
+def test_onnx_by_tracing_of_ragged_sets():
+    """Torch's exporter writes index_add as if no index came twice: the model was wrong without a word."""
+    layer = UOTPooling(D)
+    run = traced(layer, (randn(9, D), torch.arange(9) % 3), {"0": {0: "M"}, "1": {0: "M"}})
+    for M in (9, 20):
+        close(run(randn(M, D), torch.arange(M) % 3), layer(randn(M, D), torch.arange(M) % 3))
+    ptr = torch.tensor([0, 3, 9])
+    run = traced(layer, (randn(9, D), None, ptr), {"0": {0: "M"}, "1": {0: "B"}, "2": {0: "B"}})
+    for M, offsets in ((9, ptr), (20, torch.tensor([0, 1, 5, 20]))):
+        close(run(randn(M, D), offsets), layer(randn(M, D), ptr=offsets))
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_onnx_by_tracing_of_images(name):
+    layer = POOLS[name]()
+    for axes, sizes in ((None, SIZES[:1]), (IMAGES, SIZES)):
+        run = traced(layer, (randn(*SIZES[0]),), axes)
+        for size in sizes:
+            close(run(randn(*size)), layer(randn(*size)))
+
+
+def test_onnx_by_tracing_of_a_swapped_resnet():
+    model = replace_local_pools(replace_global_pool(Torchvision(), start="mean")).eval()
+    with torch.no_grad():
+        model.avgpool.pool.scale.fill_(1.0)
+    for axes, sizes in ((None, [(2, 3, 64, 64)]), (IMAGES, [(2, 3, 64, 64), (1, 3, 96, 80), (5, 3, 71, 65)])):
+        run = traced(model, (randn(2, 3, 64, 64),), axes)
+        for size in sizes:
+            close(run(randn(*size)), model(randn(*size)))
+
+
+# --- torch.export, and ONNX by it
+
+
+def dynamic() -> dict[int, Any]:
+    """As for torch's own pools: an output of one position would be another program."""
+    return {0: Dim("B"), 2: Dim("H", min=5), 3: Dim("W", min=5)}
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("name", POOLS)
+def test_export_of_images_of_any_size(name, impl):
+    layer = POOLS[name]()
+    layer.pool.rule = layer.pool.rule._replace(impl=impl)
+    program = torch.export.export(layer, (randn(*SIZES[0]),), dynamic_shapes=(dynamic(),)).module()
+    for size in SIZES:
+        close(program(randn(*size)), layer(randn(*size)))
+
+
+class Windows(nn.Module):
+    """Two kinds of windows at once, with few operations, as this exporter is slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pools = nn.ModuleList([UOTPool2d(D, 2, K=1), UOTPool2d(D, 3, 2, ceil_mode=True, K=1)])
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [pool(x) for pool in self.pools]
+
+
+def test_onnx_by_export_of_images_of_any_size():
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model = Windows().eval()
+    program = torch.onnx.export(
+        model, (randn(*SIZES[0]),), dynamo=True, dynamic_shapes=(dynamic(),), verbose=False, optimize=False
+    )
+    file = io.BytesIO()
+    program.save(file)
+    session = runtime.InferenceSession(file.getvalue())
+    (name,) = (i.name for i in session.get_inputs())
+    for size in SIZES:
+        for got, want in zip(session.run(None, {name: randn(*size).numpy()}), model(randn(*size)), strict=True):
+            close(torch.from_numpy(got), want)
+
+
+# --- TorchScript
+
+OURS: dict[str, Any] = LAYERS | POOLS | {"UOTAggregation": lambda: UOTAggregation(D)}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_scripting_is_refused_with_the_way_out(name):
+    """It pointed to a line of ours that TorchScript cannot parse, also for a model that has a layer inside."""
+    layer = OURS[name]()
+    for model in (layer, nn.Sequential(nn.Linear(D, D), nn.ModuleDict({"inner": layer}))):
+        with pytest.raises(
+            RuntimeError, match=rf"^{type(layer).__name__}: torch.jit.script .*torch.export.export"
+        ):
+            torch.jit.script(model)
