@@ -39,18 +39,18 @@ def run(session: Session) -> list[Row]:
     probes.append(_uot(bag, "sinkhorn", FORWARD, FEW))
     if not session.quick:
         probes += [_uot(bag, "sinkhorn", BOTH, FEW), _uot(size, "sinkhorn", BOTH, FEW, eager=True)]
-    large = [_uot(_large(session), solver, BOTH, FEW) for solver in solvers]
+    alone = [_uot(_large(session), solver, BOTH, FEW) for solver in solvers]
 
     rows: list[Row] = []
     extra: dict[tuple[str, int], float] = {}
-    measured = measure_all(session, probes, threads) + measure_all(session, large, 1)
-    for probe, used in zip(probes + large, measured, strict=True):
+    measured = measure_all(session, probes, threads) + measure_all(session, alone, 1)
+    for probe, used in zip(probes + alone, measured, strict=True):
         solver, K, eager = (
             probe.name.removeprefix("uotp-").removesuffix(EAGER),
             probe.options["K"],
             _eager(probe),
         )
-        case = Case("memory", show(probe.size), solver, probe.mode, 1 if probe in large else threads)
+        case = Case("memory", show(probe.size), solver, probe.mode, 1 if probe in alone else threads)
         B, N, D = probe.size
         name = f"extra, K={K}" + (" (eager)" if eager else "")
         rows.append(_row(case, name, "size of X", used, 4.0 * B * N * D, _target(probe, size)))

@@ -255,11 +255,11 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
     }
 
     // f(Int<R>, first, buffers) for blocks of rows.
-    template <class F> void blocks(int64_t begin, int64_t end, F f) {
+    template <class F> UOTPOOL_INLINE void blocks(int64_t begin, int64_t end, F f) {
         if constexpr (LARGE)
             this->with_buffers(begin, end, f);
         else
-            row_blocks(begin, end, [&](auto count, int64_t first) { f(count, first, RowBuffers<T>{}); });
+            row_blocks(begin, end, [&](auto count, int64_t first) UOTPOOL_INLINED { f(count, first, RowBuffers<T>{}); });
     }
 
     // Through update k: from A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and to
@@ -282,7 +282,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
             const int64_t Dp = bag.Dp;
             const T *const v = this->v, *const now = this->now, *const by_d = s.by_d;
             double with_P = 0, with_Pb = 0;
-            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) {
+            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
                 const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, true);
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
@@ -349,7 +349,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
             const int64_t Dp = bag.Dp;
             const T *const u = this->u, *const by_d = s.by_d, *const by_n = s.by_n, *const tie_d = this->tie_d;
             double with_X = 0, with_S = 0, with_Pb_too = 0;
-            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) {
+            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
                 const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, false);
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;

@@ -412,40 +412,48 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
             }
     }
 
-    // What update k had at R rows: kept, or computed again from the start of its segment; F of it if asked for.
-    template <int R> QuadraticEntries<T> entries(int64_t k, int64_t first, const RowBuffers<T> &b, bool with_F) {
-        const int64_t Dp = bag.Dp, at = first * Dp;
-        if constexpr (!LARGE) {
+    // What update k had at R rows; F of it if asked for.
+    template <int R>
+    UOTPOOL_INLINE QuadraticEntries<T> entries(int64_t k, int64_t first, const RowBuffers<T> &b, bool with_F) {
+        if constexpr (LARGE) {
+            return computed_again<R>(k, first, b, with_F);
+        } else {
+            const int64_t at = first * bag.Dp;
             const QuadraticState<T> &s = state(k);
             const QuadraticPrimal<T> &o = primal(k);
             return {o.E + at, o.F + at, s.E + at, s.F + at};
-        } else {
-            const int64_t start = k / SEGMENT * SEGMENT;
-            T *E = b.E, *F = b.F, *Eb = b.Eb, *Fb = b.Fb;
-            for (int r = 0; start == 0 && r < R; ++r) {
-                start_row(b.L + r * Dp);
-                this->copy_d(E + r * Dp, this->p0);
-            }
-            if (start > 0) {
-                const T *const checkpoint = kept_at(start);
-                memcpy(b.L, checkpoint + at, size_t(R * Dp) * sizeof(T));
-                memcpy(E, checkpoint + (bag.N * Dp + at), size_t(R * Dp) * sizeof(T));
-            }
-            load_F<R>(start, first, b.L, F);
-            load_x<R>(first, b.x);
-            for (int64_t j = start; j <= k; ++j) {
-                T most[R], sums[R], *const E_before = E, *const F_before = F;
-                E = Eb, Eb = E_before;
-                F = Fb, Fb = F_before;
-                P_update<R>(j, first, b.L, b.x, Eb, Fb);
-                QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E);
-                if (j < k || with_F) {
-                    S_update<R>(j, first, b.L, Eb, E, most);
-                    QuadraticRows<T, R>::row_exps(Dp, b.L, most, F, sums);
-                }
-            }
-            return {E, F, Eb, Fb};
         }
+    }
+
+    // From the start of its segment.
+    template <int R>
+    QuadraticEntries<T> computed_again(int64_t k, int64_t first, const RowBuffers<T> &b, bool with_F) {
+        const int64_t Dp = bag.Dp, at = first * Dp;
+        const int64_t start = k / SEGMENT * SEGMENT;
+        T *E = b.E, *F = b.F, *Eb = b.Eb, *Fb = b.Fb;
+        for (int r = 0; start == 0 && r < R; ++r) {
+            start_row(b.L + r * Dp);
+            this->copy_d(E + r * Dp, this->p0);
+        }
+        if (start > 0) {
+            const T *const checkpoint = kept_at(start);
+            memcpy(b.L, checkpoint + at, size_t(R * Dp) * sizeof(T));
+            memcpy(E, checkpoint + (bag.N * Dp + at), size_t(R * Dp) * sizeof(T));
+        }
+        load_F<R>(start, first, b.L, F);
+        load_x<R>(first, b.x);
+        for (int64_t j = start; j <= k; ++j) {
+            T most[R], sums[R], *const E_before = E, *const F_before = F;
+            E = Eb, Eb = E_before;
+            F = Fb, Fb = F_before;
+            P_update<R>(j, first, b.L, b.x, Eb, Fb);
+            QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E);
+            if (j < k || with_F) {
+                S_update<R>(j, first, b.L, Eb, E, most);
+                QuadraticRows<T, R>::row_exps(Dp, b.L, most, F, sums);
+            }
+        }
+        return {E, F, Eb, Fb};
     }
 };
 

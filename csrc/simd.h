@@ -23,6 +23,7 @@
 #endif
 
 #define UOTPOOL_INLINE inline __attribute__((always_inline))
+#define UOTPOOL_INLINED __attribute__((always_inline)) // of a lambda
 
 namespace {
 
