@@ -1,4 +1,4 @@
-"""A trained layer in other runtimes: exported, compiled, in onnxruntime. It prints the table of docs/deploy.md."""
+"""A trained layer in other runtimes: exported, compiled, in onnxruntime. Prints the table of docs/deploy.md."""
 
 from __future__ import annotations
 
