@@ -57,7 +57,7 @@ FUZZ_TIMES = 20.0
 FUZZ_TIMES_WEIGHTS = 200.0  # derivatives by log weights, which BADMM-E eliminates a dual for (measured 120)
 FUZZ_LOST = 1e5
 
-SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt (measured 0.2)
+SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt
 # Graphs. A step of AD-GCL, loss and gradients, against gather and scatter (measured 4e-13; 1e-5 is promised).
 STEP_F64 = 1e-10
 STEP_F32 = 1e-5

@@ -201,7 +201,8 @@ def test_scratch_backward_grows_by_vectors_but_for_the_quadratic_problem(solver,
 
 
 # One large bag, as many times X: K = 4, float32, one thread; with dX, which is one of them.
-MOST_OF_X = {"sinkhorn": 2.2, "badmm-e": 2.2, "badmm-q": 6.0}
+MOST_OF_X = {"sinkhorn": 2.2, "badmm-e": 3.0, "badmm-q": 6.0}
+MOST_OF_LARGE_X = MOST_OF_X | {"badmm-e": 2.2}  # where the vectors of each module weigh little
 LARGE_BAGS = [
     (200, 700),
     (500, 500),
@@ -232,7 +233,7 @@ def test_scratch_of_one_large_bag(solver, plan):
 def test_resident_memory_of_one_large_bag(solver):
     """Of a whole forward and backward pass through the layer, as `python -m bench memory` measures it."""
     probe = Probe((1, 5000, 512), f"uotp-{solver}", {"K": 4}, BOTH)
-    assert extra_bytes(probe, threads=1) <= MOST_OF_X[solver] * 4 * 5000 * 512
+    assert extra_bytes(probe, threads=1) <= MOST_OF_LARGE_X[solver] * 4 * 5000 * 512
 
 
 @each_solver
