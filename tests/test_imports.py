@@ -118,7 +118,8 @@ ALLOWED: dict[str, set[str]] = {
     "functional": {"checks", "dispatch", "inputs", "layout", "solvers", "solvers.weights"},
 }
 ALLOWED["nn"] = set(ALLOWED) | {"nn"}
-ALLOWED["surgery"] = {"checks", "nn"}
+ALLOWED["restore"] = {"checks", "nn"}
+ALLOWED["surgery"] = {"checks", "nn", "restore"}
 ALLOWED["__init__"] = set(ALLOWED)
 ALLOWED["pyg"] = {"checks", "nn"}
 ALLOWED["zoo"] = {"checks", "inputs", "layout", "segments", "nn", "zoo"}

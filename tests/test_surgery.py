@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 
 import pytest
@@ -9,7 +11,15 @@ import torch
 from torch import nn
 
 from tests import tolerances as tol
-from uotpool import AdaptiveUOTPool2d, UOTPool2d, replace_global_pool, replace_local_pools
+from uotpool import (
+    AdaptiveUOTPool2d,
+    SamplePrior,
+    UOTPool2d,
+    load_swapped,
+    replace_global_pool,
+    replace_local_pools,
+    restore_pools,
+)
 
 
 def hugging_face():
@@ -281,3 +291,123 @@ def test_a_failure_changes_nothing():
     assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
     assert all(m.training for m in net.modules())
     assert not any(m._forward_hooks for m in net.modules())
+
+
+# --- messages on what was found instead
+
+
+def test_a_second_swap_says_that_it_is_one():
+    net = replace_local_pools(replace_global_pool(Torchvision()))
+    swapped = (
+        r"got a model whose pools were swapped already: maxpool \(UOTPool2d\), avgpool \(AdaptiveUOTPool2d\)$"
+    )
+    for swap in (replace_global_pool, replace_local_pools):
+        with pytest.raises(ValueError, match=swapped):
+            swap(net)
+    once = replace_global_pool(Torchvision())
+    with pytest.raises(ValueError, match=r"already: avgpool .*besides, it has maxpool \(MaxPool2d"):
+        replace_global_pool(once)
+
+
+def test_a_transformer_has_no_pool_to_swap():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=224
+    )
+    with pytest.raises(ValueError, match=r"got a network without a pooling layer: .*class token as ViT does"):
+        replace_global_pool(transformers.ViTForImageClassification(config))
+
+
+# --- saved and loaded
+
+
+def trained(model):
+    """With weights that no fresh layer has."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    return model
+
+
+OPTIONS = {
+    "learned": {"start": "mean", "shared": True},
+    "fixed": {"alpha0": 0.1, "alpha1": [1.0, 2.0], "K": 2, "solver": "sinkhorn"},
+    "tensor": {
+        "solver": "badmm-e",
+        "K": 2,
+        "rho": torch.tensor([0.5, 1.0]),
+        "init": {"alpha0": 0.3},
+        "p0": "learned",
+    },
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_record_brings_the_pools_back(options):
+    """As JSON, and beside the weights in a file that is loaded without pickled code."""
+    model = replace_global_pool(Torchvision(), **options)
+    model = trained(replace_local_pools(model, solver="sinkhorn", K=1))
+    expected = logits(model, picture())
+    file = io.BytesIO()
+    torch.save({"pools": model.uotpool_swaps, "weights": model.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    for record in (saved["pools"], json.loads(json.dumps(model.uotpool_swaps))):
+        other = restore_pools(Torchvision(), record)
+        other.load_state_dict(saved["weights"])
+        assert torch.equal(logits(other, picture()), expected)
+        assert repr(other) == repr(model)
+        assert other.uotpool_swaps == model.uotpool_swaps
+        assert restore_pools(other).avgpool is other.avgpool  # what is there stays
+
+
+def test_a_module_among_the_options_is_asked_for():
+    model = replace_global_pool(Torchvision(), q0=SamplePrior(16))
+    json.dumps(model.uotpool_swaps)
+    with pytest.raises(ValueError, match=r"^uot: expected q0=\.\.\., a module.*'avgpool', got none"):
+        restore_pools(Torchvision(), model.uotpool_swaps)
+    other = restore_pools(Torchvision(), model.uotpool_swaps, q0=SamplePrior(16))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(logits(other, picture()), logits(model, picture()))
+
+
+GOOD = {"name": "avgpool", "layer": "AdaptiveUOTPool2d", "options": {"dim": 16}, "not_recorded": []}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (None, "record: expected what `model.uotpool_swaps` was"),
+        ("avgpool", "record: expected a list of dicts"),
+        ([{"name": "avgpool"}], "record: expected a list of dicts"),
+        ([GOOD | {"layer": "Linear"}], "record: layer: expected one of 'AdaptiveUOTPool2d'"),
+        ([GOOD | {"name": "head.pool"}], "record: expected names of layers of the model, got 'head.pool'"),
+        ([GOOD | {"name": "__class__"}], "record: expected names of layers"),
+        ([GOOD | {"name": ""}], "record: expected names of layers"),
+        ([GOOD | {"options": {"dim": 0}}], "dim: expected an integer >= 1"),
+    ],
+)
+def test_a_record_that_is_none(record, message):
+    """It may come from somebody else's file: nothing is called that is not one of the two layers."""
+    net = Torchvision()
+    with pytest.raises((ValueError, TypeError), match=message):
+        restore_pools(net, record)
+    assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_model_of_transformers_comes_back(tmp_path, options):
+    """`from_pretrained` alone drops the weights of the pool, as its network has no place for them."""
+    model = trained(replace_global_pool(hugging_face(), **options))
+    model.save_pretrained(tmp_path)
+    other = load_swapped(type(model), tmp_path)
+    assert type(other) is type(model)
+    assert torch.equal(logits(other, picture()), logits(model, picture()))
+    other.save_pretrained(tmp_path / "again")  # and once more
+    again = load_swapped(type(model), tmp_path / "again")
+    assert torch.equal(logits(again, picture()), logits(model, picture()))
+
+
+def test_loading_needs_a_class_of_transformers():
+    with pytest.raises(TypeError, match=r"^cls: expected a class of models of transformers"):
+        load_swapped(Torchvision, "nowhere")

@@ -16,6 +16,7 @@ from uotpool.nn import (
     UOTPooling,
     param_groups,
 )
+from uotpool.restore import load_swapped, restore_pools
 from uotpool.solvers.converged import ConvergenceWarning
 from uotpool.surgery import replace_global_pool, replace_local_pools
 
@@ -36,11 +37,13 @@ __all__ = [
     "UOTPooling",
     "check",
     "duality_gap",
+    "load_swapped",
     "param_groups",
     "plan_stats",
     "replace_global_pool",
     "replace_local_pools",
     "resolve_impl",
+    "restore_pools",
     "suggest_rho",
     "uot_plan",
     "uot_pool",

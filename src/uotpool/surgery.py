@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
+from uotpool.restore import put, remember
 
 Report = Callable[[str], None]
+_New = tuple[type[nn.Module], dict[str, Any]]  # class and options of a layer
 
 _log = logging.getLogger("uotpool")
 _SIZE = 224  # of the picture that is sent through a network if none is given
@@ -44,7 +46,8 @@ def replace_global_pool(
         **uot: options of `UOTPooling`. `start="mean"`: the network computes what it did, and learns from there.
 
     Returns:
-        The model. Parameters of the new layer are on the device and in the dtype of what it gets.
+        The model. Parameters of the new layer are on the device and in the dtype of what it gets. What was
+        swapped is in `model.uotpool_swaps`, plain data from which `restore_pools` makes the layers again.
     """
     seen = _look(model, example)
     found = {n: s for n, s in seen.items() if s.is_global and s.is_average}
@@ -53,15 +56,15 @@ def replace_global_pool(
             raise ValueError(f"name: expected one of the global average pools {sorted(found)}, got {name!r}")
         found = {name: found[name]}
     if not found:
-        raise ValueError(
-            "model: expected one global average pool as a layer (nn.AdaptiveAvgPool2d(1), or nn.AvgPool2d over "
-            f"all positions), got none among {_list(seen)}; a call to torch.mean in `forward` cannot be swapped"
+        accepted = (
+            "one global average pool as a layer (nn.AdaptiveAvgPool2d(1), or nn.AvgPool2d over all positions)"
         )
+        raise ValueError(f"model: expected {accepted}, got {_others(model, seen)}")
     if len(found) > 1:
         raise ValueError(f"model: expected one global average pool, got {_list(found)}; say which by name=...")
     (pool,) = found.values()
     pool.check_start(uot)
-    return _swap(model, {pool.name: AdaptiveUOTPool2d(output_size=1, **pool.options(uot))}, report)
+    return _swap(model, {pool.name: (AdaptiveUOTPool2d, {"output_size": 1, **pool.options(uot)})}, report)
 
 
 def replace_local_pools(
@@ -94,7 +97,8 @@ def replace_local_pools(
         found = {n: s for n, s in found.items() if n in names}
     if not found:
         raise ValueError(
-            f"model: expected at least one max or average pool as a layer that is not global, got {_list(seen)}"
+            "model: expected at least one max or average pool as a layer that is not global, got "
+            f"{_others(model, seen)}"
         )
     return _swap(model, {n: _local(s, uot) for n, s in found.items()}, report)
 
@@ -207,7 +211,7 @@ def _pair(size: Any) -> tuple[Any, Any]:
     return height, width
 
 
-def _local(seen: _Seen, uot: dict[str, Any]) -> nn.Module:
+def _local(seen: _Seen, uot: dict[str, Any]) -> _New:
     layer = seen.layer
     seen.check_start(uot)
     indices = isinstance(layer, (nn.MaxPool2d, nn.AdaptiveMaxPool2d)) and layer.return_indices
@@ -215,30 +219,20 @@ def _local(seen: _Seen, uot: dict[str, Any]) -> nn.Module:
         raise ValueError(f"model: {seen.name!r} is {layer!r}, and UOT pooling has no dilation and no indices")
     options = seen.options(uot)
     if isinstance(layer, _ADAPTIVE):
-        return AdaptiveUOTPool2d(output_size=_pair(layer.output_size), **options)
+        return AdaptiveUOTPool2d, {"output_size": _pair(layer.output_size), **options}
     assert isinstance(layer, _FIXED)
-    return UOTPool2d(
-        kernel_size=_pair(layer.kernel_size),
-        stride=_pair(layer.stride),
-        padding=_pair(layer.padding),
-        ceil_mode=layer.ceil_mode,
-        **options,
-    )
+    geometry = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding")}
+    return UOTPool2d, {**geometry, "ceil_mode": layer.ceil_mode, **options}
 
 
-def _swap(model: nn.Module, new: dict[str, nn.Module], report: Report | None) -> nn.Module:
-    """Each under all names that it has."""
+def _swap(model: nn.Module, new: dict[str, _New], report: Report | None) -> nn.Module:
     say = report or _log.info
-    for where, layer in new.items():
+    layers = {where: kind(**options) for where, (kind, options) in new.items()}  # all or none
+    remember(model, new)
+    for where, layer in layers.items():
         old = model.get_submodule(where)
         layer.train(old.training)
-        for name, module in list(model.named_modules(remove_duplicate=False)):
-            if module is old:
-                if not name:
-                    model = layer
-                else:
-                    parent, _, own = name.rpartition(".")
-                    setattr(model.get_submodule(parent), own, layer)
+        model = put(model, where, layer)
         say(f"{where or 'the model itself'}: {old!r} -> {type(layer).__name__}({_inside(layer)})")
     return model
 
@@ -246,6 +240,21 @@ def _swap(model: nn.Module, new: dict[str, nn.Module], report: Report | None) ->
 def _inside(layer: nn.Module) -> str:
     pool: Any = layer.pool
     return f"{pool.extra_repr()}; {layer.extra_repr()}"
+
+
+def _others(model: nn.Module, seen: dict[str, _Seen]) -> str:
+    """What the network has instead of the pool that was looked for, and what can be done."""
+    ours = {n: m for n, m in model.named_modules() if isinstance(m, (AdaptiveUOTPool2d, UOTPool2d))}
+    if ours:
+        names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in ours.items())
+        rest = f"; besides, it has {_list(seen)}" if seen else ""
+        return f"a model whose pools were swapped already: {names}{rest}"
+    if seen:
+        return _list(seen)
+    return (
+        "a network without a pooling layer: one that averages in `forward`, or takes a class token as ViT "
+        "does, has none to swap; pool its positions or tokens by a UOTPooling of your own"
+    )
 
 
 def _list(seen: dict[str, _Seen]) -> str:
