@@ -91,9 +91,12 @@ def failures(case: Case) -> list[str]:
     magnified = max(errors(case, single, truth).values()) / torch.finfo(torch.float32).eps
     if magnified > tol.FUZZ_LOST:
         return wrong
+    assert case.weights[0] is not None
+    ratio = float(case.problem.X.abs().max() / case.weights[0].min())  # the largest exponent, which rounds too
     for name, error in errors(case, results["cpu"], truth).items():
         times = tol.FUZZ_TIMES_WEIGHTS if name in WEIGHTS else tol.FUZZ_TIMES
-        bound = torch.finfo(case.dtype).eps * max(times * magnified, tol.FUZZ)
+        eps = torch.finfo(case.dtype).eps
+        bound = max(eps * max(times * magnified, tol.FUZZ), tol.kernel(name, eps, ratio))
         if not error <= bound:
             wrong.append(f"{name}: off by {error:.1e} of its scale, at most {bound:.1e} is allowed")
     return wrong

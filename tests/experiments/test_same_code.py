@@ -104,7 +104,7 @@ def test_agreement():
 
 
 def test_tables_join_what_is_listed_and_say_so():
-    rows = [row(A, 0), row(B, 1), row(A, 0, "max")]
+    rows = [row(A, 0), row(B, 1), row(A, 0, "max"), row(A, 1, "max")]
     with pytest.raises(MixedCodeError, match="'mean' by 2 versions"):
         select(rows, "mil", stored=True)
     with pytest.raises(MixedCodeError):
