@@ -85,7 +85,9 @@ def sizes_like(B: int, N: int) -> list[int]:
 def sample_prior(problem: Problem, logits: Tensor) -> Tensor:
     """Softmax within each set; 0 at absent samples."""
     flat = torch.where(problem.present, logits.flatten(), -torch.inf)
-    top = flat.new_full((problem.num_sets,), -torch.inf).scatter_reduce(0, problem.set_of, flat.detach(), "amax")
+    top = flat.new_full((problem.num_sets,), -torch.inf).scatter_reduce(
+        0, problem.set_of, flat.detach(), "amax"
+    )
     e = (flat - top.clamp_min(torch.finfo(flat.dtype).min)[problem.set_of]).exp()
     total = e.new_zeros(problem.num_sets).index_add(0, problem.set_of, e)
     return (e / total.clamp_min(1e-30)[problem.set_of]).reshape(logits.shape)
