@@ -98,7 +98,8 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
             states[0].E = states[0].F = first;
         L = arena.take<T>(size);
         if (LARGE) {
-            const int64_t threads = in.call().threads;
+            // A chunk is a task, so no more threads than chunks are at work in one bag.
+            const int64_t threads = in.call().threads < bag.chunks ? in.call().threads : bag.chunks;
             E = arena.take<T>(size);
             kept = keep ? arena.take<T>(2 * size * (in.K() / SEGMENT)) : nullptr;
             buffers = arena.take<T>(threads * RowBuffers<T>::count * 4 * bag.Dp);

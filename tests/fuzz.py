@@ -36,8 +36,9 @@ class Case(NamedTuple):
         return f"{self.solver} {self.grid} {self.dtype} plan={self.plan} {shape} {layout} {weights}"
 
 
-def draw(seed: int, grid: str) -> Case:
-    """The case of this number."""
+def draw(seed: int) -> Case:
+    """The case of this number; every second one is within what is promised."""
+    grid = tuple(GRIDS)[seed % 2]
     g = torch.Generator().manual_seed(seed)
 
     def choose(options: Any) -> Any:
@@ -151,7 +152,7 @@ def main(count: int) -> int:
     uotpool.check(False)  # priors that underflow to 0 are among what is drawn
     failed = 0
     for seed in range(count):
-        case = draw(seed, tuple(GRIDS)[seed % 2])
+        case = draw(seed)
         found = failures(case)
         if found:
             failed += 1

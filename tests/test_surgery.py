@@ -6,6 +6,7 @@ import io
 import json
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -359,6 +360,23 @@ def test_a_record_brings_the_pools_back(options):
         assert repr(other) == repr(model)
         assert other.uotpool_swaps == model.uotpool_swaps
         assert restore_pools(other).avgpool is other.avgpool  # what is there stays
+
+
+def test_the_record_stays_true_of_pools_that_stay():
+    whole = replace_global_pool(Torchvision(), solver="sinkhorn", K=3)
+    model = replace_local_pools(Torchvision(), solver="sinkhorn", K=1)
+    local = list(model.uotpool_swaps)
+    restore_pools(model, whole.uotpool_swaps)
+    assert model.uotpool_swaps == local + whole.uotpool_swaps
+    restore_pools(model, [entry | {"options": entry["options"] | {"K": 7}} for entry in whole.uotpool_swaps])
+    assert model.uotpool_swaps == local + whole.uotpool_swaps
+
+
+def test_numbers_of_numpy_are_recorded_as_plain_ones():
+    model = replace_global_pool(Torchvision(), solver="sinkhorn", K=np.int64(3), alpha1=np.float32(0.5))
+    options = json.loads(json.dumps(model.uotpool_swaps))[0]["options"]
+    assert type(options["K"]) is int
+    restore_pools(Torchvision(), model.uotpool_swaps)
 
 
 def test_a_module_among_the_options_is_asked_for():

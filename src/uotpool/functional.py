@@ -50,7 +50,8 @@ def uot_plan(
         rho: step of Bregman ADMM, > 0. Only for "badmm-e" and "badmm-q", and needed there unless
             `K="converged"`; `suggest_rho` suggests one.
         p0: prior over features, positive, (D,) or (B, D). Default: uniform.
-        q0: prior over samples, (B, N) or (M,). A sample of prior 0 is absent. Default: uniform.
+        q0: prior over samples, (B, N) or (M,). A sample of prior 0 is absent. Default: uniform. Any other
+            prior below 1e-31 (1e-292 in float64), here and in p0, counts as that one, without gradient.
         index: set of each row, (M,), in any order.
         ptr: offsets of the sets, (B + 1,), rows of a set together.
         dim_size: number of sets B; keeps trailing empty sets, and saves a wait on a GPU with `index`.

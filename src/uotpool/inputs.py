@@ -163,7 +163,7 @@ def log_priors(
 
 
 def _log(prior: Tensor) -> Tensor:
-    """Log of a prior, or of the least one: below 1e-31 (in float32) its gradient 1 / prior would overflow."""
+    """Log of a prior, or of the least one (1e-31 in float32): below, what is divided by it soon overflows."""
     limits = torch.finfo(prior.dtype)
     return prior.clamp_min(limits.tiny / limits.eps).log()
 

@@ -56,7 +56,12 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
     for name, layer in new.items():
         layer.train(modules[name].training)
         put(model, name, layer)
-    _remember(model, [dict(entry) for entry in entries])
+    # The record stays true of layers that stay, with these options or others, and of those that are not named.
+    kept = {entry["name"]: entry for entry in getattr(model, RECORD, [])}
+    for entry in entries:
+        if entry["name"] in new or entry["name"] not in kept:
+            kept[entry["name"]] = dict(entry)
+    _remember(model, list(kept.values()))
     return model
 
 
@@ -141,6 +146,8 @@ def _validated(record: Any) -> list[Any]:
 def _data(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.tolist()
+    if hasattr(value, "item"):  # a number of numpy, which JSON does not know
+        value = value.item()
     if isinstance(value, Mapping):
         return {str(key): _data(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -224,6 +224,8 @@ def test_scratch_of_one_large_bag(solver, plan):
         X = 4 * n * d
         assert raw.scratch(True, **size) + X <= MOST_OF_X[solver] * X, (n, d)
         assert raw.scratch(False, **size) <= (MOST_OF_X[solver] - 1) * X, (n, d)
+        # Many threads have buffers for as many chunks as there are, not for all of them.
+        assert raw.scratch(True, **size, threads=128) + X <= (MOST_OF_X[solver] + 2) * X, (n, d)
         # without dX there is one in scratch, since the others are made with it
         assert raw.scratch(True, **size, dX=None) <= MOST_OF_X[solver] * X, (n, d)
 
