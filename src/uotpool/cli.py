@@ -105,6 +105,9 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:  # a full disk, say
         _forget_output()
         sys.exit(f"uotpool: error: cannot write the output: {error}")
+    except KeyboardInterrupt:  # while the commands are imported, before one of them runs
+        sys.stderr.write("stopped\n")
+        sys.exit(INTERRUPTED)
 
 
 def _main(argv: list[str] | None) -> None:

@@ -78,7 +78,12 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
     )
     there, loaded = json.loads(done.stdout)
     assert [canonical(found) for found in there] == first
-    ran = {"experiments.work", "experiments.fingerprint", "surgery"}  # they run the run; the package brings it
+    ran = {
+        "experiments.work",
+        "experiments.fingerprint",
+        "surgery",
+        "restore",
+    }  # they run it; the package brings them
     assert set(loaded) - closure(("experiments.mil", "zoo.simple", "zoo.uot")) - BYSTANDERS <= ran
 
 
