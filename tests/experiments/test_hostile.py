@@ -485,7 +485,8 @@ def test_ctrl_c_while_it_starts_is_one_line(seconds):
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) in ((130, "stopped\n"), (0, ""))  # or it was done before
+    # Or it was done before, or Python was just coming to its end.
+    assert (process.returncode, errors) in ((130, "stopped\n"), (0, ""), (-signal.SIGINT, ""))
 
 
 def test_a_bare_install_says_what_the_commands_do(monkeypatch, capsys):
