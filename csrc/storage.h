@@ -113,7 +113,7 @@ template <class T, int R, Place Where> struct Samples {
 template <class T, Place Where> struct Storage {
     int64_t N, D, Np, Dp, chunk, chunks;
     CallerMatrix<T> source; // X as it was given
-    CallerMatrix<T> target;       // in place: dX
+    CallerMatrix<T> target; // in place: dX
     T *X;        // in scratch: (N, Dp), minus the maximum of the column, 0 in the padding
     T *dX;       // in scratch: (N, Dp), derivative by X
     T *top;      // (Dp): the maxima of the columns
@@ -156,7 +156,6 @@ template <class T, Place Where> struct Storage {
 
     T *per_feature(Arena &arena) const { return arena.take<T>(Dp); }
     T *per_sample(Arena &arena) const { return arena.take<T>(Np); }
-
 
     // The loops below work on copies of this struct and of the sums they are about (`in`, `q`). A store through a
     // vector pointer may change any memory, as far as the compiler knows, but not what sits in registers.
