@@ -133,9 +133,9 @@ def _cut_message() -> None:
 
 
 def _path_of(module: str, find: Any = code._path) -> Path | None:
-    return Path(__file__) if module == "experiments.toy" else find(module)
+    return Path(__file__) if module == "uotpool.experiments.toy" else find(module)
 
 
 code._path = _path_of
-TASKS["toy"] = "experiments.toy"
+TASKS["toy"] = "uotpool.experiments.toy"
 sys.modules["uotpool.experiments.toy"] = sys.modules[__name__]

@@ -15,7 +15,7 @@ import uotpool
 from tests.experiments.helpers import numbers, quiet
 from uotpool.experiments import sweep
 from uotpool.experiments.data.graphs import Graphs
-from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
+from uotpool.experiments.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool.experiments.graph import adgcl, supervised, task
 from uotpool.experiments.graph.batches import Batches
 from uotpool.experiments.graph.settings import Settings, make_pool
@@ -283,9 +283,13 @@ def test_epochs_of_table_4():
 
 
 def test_what_counts_for_the_fingerprint():
-    used = closure(("experiments.graph.task",)) - BYSTANDERS
-    assert {"experiments.graph.svm", "experiments.graph.contrast", "experiments.data.graphs"} <= used
-    assert "experiments.mil" not in used
+    used = closure(("uotpool.experiments.graph.task",)) - NOT_HASHED
+    assert {
+        "uotpool.experiments.graph.svm",
+        "uotpool.experiments.graph.contrast",
+        "uotpool.experiments.data.graphs",
+    } <= used
+    assert "uotpool.experiments.mil" not in used
     assert fingerprint("graph", "mean") != fingerprint("graph", "uotp-sinkhorn")
 
 

@@ -10,7 +10,7 @@ import torch
 import uotpool
 from tests.experiments.helpers import numbers, quiet
 from uotpool.experiments import checkpoints, sweep
-from uotpool.experiments.fingerprint import BYSTANDERS, closure, fingerprint
+from uotpool.experiments.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool.experiments.image import features, loop, metrics, models, recipes, task
 from uotpool.experiments.image.settings import Settings
 from uotpool.experiments.spec import Result, RunSpec, canonical
@@ -355,10 +355,25 @@ def test_sizes():
 
 
 def test_what_counts_for_the_fingerprint():
-    used = closure(("experiments.image.task",)) - BYSTANDERS
-    assert {"experiments.image.loop", "experiments.image.models", "experiments.data.images"} <= used
-    assert not {"experiments.mil", "experiments.graph.task", "experiments.image.checkpoints"} & used
-    assert {"nn.images", "nn.pooling", "kernels.windows"} <= used  # of the local pools of "cnn"
+    used = closure(("uotpool.experiments.image.task",)) - NOT_HASHED
+    assert {
+        "uotpool.experiments.image.loop",
+        "uotpool.experiments.image.models",
+        "uotpool.experiments.data.images",
+    } <= used
+    assert (
+        not {
+            "uotpool.experiments.mil",
+            "uotpool.experiments.graph.task",
+            "uotpool.experiments.image.checkpoints",
+        }
+        & used
+    )
+    assert {
+        "uotpool.nn.images",
+        "uotpool.nn.pooling",
+        "uotpool.kernels.windows",
+    } <= used  # of the local pools of "cnn"
     assert len({fingerprint("image", name) for name in ("mean", "max", "uotp-sinkhorn")}) == 3
 
 

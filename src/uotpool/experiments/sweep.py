@@ -35,7 +35,7 @@ BLOCK = {"task", "dataset", "pooling", "protocol", "seeds", "folds", "settings"}
 def task_module(task: str) -> Any:
     if not isinstance(task, str) or task not in TASKS:
         raise ValueError(f"task: expected one of {tuple(TASKS)}, got {task!r}")
-    return importlib.import_module(f"uotpool.{TASKS[task]}")
+    return importlib.import_module(TASKS[task])
 
 
 def pooling_names(task: str, given: str | Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ def execute(spec: RunSpec, report: Report) -> Result:
 
 def load(task: str) -> ModuleType:
     """The module of the task."""
-    return importlib.import_module(f"uotpool.{TASKS[task]}")
+    return importlib.import_module(TASKS[task])
 
 
 def reset_peak() -> None:
