@@ -49,9 +49,10 @@ clean:
 
 # Also builds the kernels, into src/uotpool/kernels/. Not in an isolated environment, which is a new one each time and
 # would make CMake start over: only what changed in csrc/ is compiled again.
-$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+$(READY): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "setting up $(VENV): 2.6 GB and some five minutes if it is new"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) scikit-build-core cmake ninja
-	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable ".[dev]"
+	$(PIP) scikit-build-core cmake ninja hatchling editables
+	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable ".[dev]" \
+		--editable "./experiments[explore,images,ray]"
 	touch $@

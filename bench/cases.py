@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from uotpool_experiments.figures.timing import Pool, samples
 
 from uotpool import UOTPooling, resolve_impl
-from uotpool.experiments.timing import Pool, samples
 
 
 class WrongAnswerError(SystemExit):

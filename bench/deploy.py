@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from uotpool_experiments.figures.timing import FORWARD, samples
 
 from bench.cases import WrongAnswerError, show
 from bench.report import Case, Row, cost
 from bench.session import Session
 from uotpool import AdaptiveUOTPool2d
-from uotpool.experiments.timing import FORWARD, samples
 from uotpool.kernels import library
 
 Run = Callable[[Tensor], Tensor]

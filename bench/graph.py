@@ -6,21 +6,21 @@ import time
 from itertools import pairwise
 
 import torch
+from uotpool_experiments.datasets import graphs as data
+from uotpool_experiments.datasets import status
+from uotpool_experiments.datasets.graphs import Graphs
+from uotpool_experiments.figures.timing import Call
+from uotpool_experiments.runs.worker import peak_mib, reset_peak
+from uotpool_experiments.tasks.graph.adgcl import Training, _PaperJudge, embed, make_model
+from uotpool_experiments.tasks.graph.batches import Batch, Batches
+from uotpool_experiments.tasks.graph.contrast import Contrasted, Trainer, ViewLearner
+from uotpool_experiments.tasks.graph.encoder import GIN, WIDTH
+from uotpool_experiments.tasks.graph.models import LARGE_BATCH
+from uotpool_experiments.tasks.graph.settings import Settings
+from uotpool_experiments.tasks.spec import RunSpec
 
 from bench.report import COST, Case, Row, cost, speedup
 from bench.session import Session
-from uotpool.experiments.data import graphs as data
-from uotpool.experiments.data import status
-from uotpool.experiments.data.graphs import Graphs
-from uotpool.experiments.graph.adgcl import Training, _PaperJudge, embed, make_model
-from uotpool.experiments.graph.batches import Batch, Batches
-from uotpool.experiments.graph.contrast import Contrasted, Trainer, ViewLearner
-from uotpool.experiments.graph.encoder import GIN, WIDTH
-from uotpool.experiments.graph.models import LARGE_BATCH
-from uotpool.experiments.graph.settings import Settings
-from uotpool.experiments.spec import RunSpec
-from uotpool.experiments.timing import Call
-from uotpool.experiments.work import peak_mib, reset_peak
 
 DATASETS = ("MUTAG", "IMDB-BINARY", "REDDIT-BINARY")
 POOLINGS = ("mean", "add", "max", "attention", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")

@@ -13,11 +13,11 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from uotpool_experiments.figures.timing import BOTH, samples, timed
 
 from bench.cases import layer, truth, verify
 from bench.report import SLOPE, Case, Row, at_most, judge
 from bench.session import SOLVERS, Session
-from uotpool.experiments.timing import BOTH, samples, timed
 
 BASE = {"B": 32, "N": 32, "D": 64, "K": 4}
 SMALLEST = {"B": 16, "N": 16, "D": 16, "K": 1}

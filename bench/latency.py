@@ -6,12 +6,12 @@ import ctypes
 from functools import partial
 
 import torch
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, samples, timed
 
 from bench.cases import layer, show, truth, verify
 from bench.report import COST, MICROSECONDS, Case, Row, Target, judge
 from bench.session import SOLVERS, Session
 from uotpool import dispatch, inputs, uot_pool
-from uotpool.experiments.timing import BOTH, FORWARD, Call, samples, timed
 from uotpool.kernels import library
 from uotpool.nn import UOTPooling
 

@@ -9,10 +9,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Size
+
 from bench.cases import only_reference, show
 from bench.report import COST, ROOT, Case, Row, Target, at_most, judge
 from bench.session import SOLVERS, Session
-from uotpool.experiments.timing import BOTH, FORWARD, Size
 
 FEW, MANY = 4, 32
 NOTE = (

@@ -6,13 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from uotpool_experiments.datasets import Bags, load_bags, status
+from uotpool_experiments.figures.timing import Call
+from uotpool_experiments.tasks.mil.task import (
+    GRID,
+    BagClassifier,
+    Settings,
+    make_model,
+    make_optimizer,
+    train_epoch,
+)
+from uotpool_experiments.tasks.spec import RunSpec
 
 from bench.report import COST, Case, Row, cost
 from bench.session import Session
-from uotpool.experiments.data import Bags, load_bags, status
-from uotpool.experiments.mil import GRID, BagClassifier, Settings, make_model, make_optimizer, train_epoch
-from uotpool.experiments.spec import RunSpec
-from uotpool.experiments.timing import Call
 
 DATASETS = ("digits", "musk2", "component")
 POOLINGS = ("mean", "max", "attention", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q", "uotp-sinkhorn-paper")

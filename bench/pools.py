@@ -15,12 +15,12 @@ from torch_geometric.nn.aggr import (
     SetTransformerAggregation,
     SoftmaxAggregation,
 )
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, Pool, fastest, samples, timed
 
 from bench.cases import layer, show, truth, verify
 from bench.report import Case, Row, Target, at_least, at_most, cost, speedup
 from bench.session import SOLVERS, Session
 from uotpool import UOTPooling
-from uotpool.experiments.timing import BOTH, FORWARD, Call, Pool, fastest, samples, timed
 
 PLAIN = ("max", "amax", "mean")
 NOTE = (

@@ -13,12 +13,12 @@ from typing import Any
 import ot
 import torch
 from torch import Tensor
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, Size, fastest, samples, timed
 
 from bench.cases import answer, only_reference, show, verify
 from bench.report import NOTE_END, Case, Row, speedup
 from bench.session import Session
 from uotpool import UOTPooling
-from uotpool.experiments.timing import BOTH, FORWARD, Call, Size, fastest, samples, timed
 
 ALPHA0, ALPHA1, ALPHA2 = 0.7, 0.7, 0.7
 METHODS = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Job, samples, timed
 
 from bench.cases import Answer, layer, show, truth, verify
 from bench.report import PER_ELEMENT, Case, Row, Target, at_least, at_most, judge, speedup
 from bench.session import SOLVERS, Session
-from uotpool.experiments.timing import BOTH, FORWARD, Job, samples, timed
 
 MODES = (FORWARD, BOTH)
 LARGEST = 57  # sizes 1 to 57, as the sets of gene-ontology data

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import rich.progress
 from rich.console import Console
-
-from uotpool.experiments.timing import Call, Job, interleaved
+from uotpool_experiments.figures.timing import Call, Job, interleaved
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")

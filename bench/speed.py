@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Pool, Size, samples, timed
 
 from bench.cases import layer, show, truth, verify
 from bench.report import Case, Row, Target, at_least, speedup
 from bench.session import SOLVERS, Session
-from uotpool.experiments.timing import BOTH, FORWARD, Pool, Size, samples, timed
 
 TARGETS = {
     (FORWARD, "sinkhorn"): 20,

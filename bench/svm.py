@@ -11,11 +11,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
+from uotpool_experiments.figures.timing import Call
+from uotpool_experiments.tasks.graph import svm
 
 from bench.report import Case, Row, speedup
 from bench.session import Session
-from uotpool.experiments.graph import svm
-from uotpool.experiments.timing import Call
 
 NOTE = (
     "one evaluation: StandardScaler, C out of 7 by 5-fold cross-validation, a fit, a prediction; scikit-learn "

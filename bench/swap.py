@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from uotpool_experiments.figures.timing import Call
+from uotpool_experiments.tasks.image import models
 
 from bench.report import COST, Case, Row, cost
 from bench.session import Session
 from uotpool import replace_global_pool
-from uotpool.experiments.image import models
-from uotpool.experiments.timing import Call
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 BASELINE = "average pool"

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, samples
 
 from bench.cases import WrongAnswerError, show
 from bench.report import Case, Row, Target, at_most, cost
 from bench.session import Session
 from uotpool import uot_pool
-from uotpool.experiments.timing import BOTH, FORWARD, Call, samples
 from uotpool.kernels import library, windows
 
 # (B, C, H, W), kernel, stride, padding

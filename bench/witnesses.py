@@ -38,9 +38,9 @@ from rich.console import Console
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
+from uotpool_experiments.datasets import Bags
 
 from uotpool import UOTPooling, param_groups
-from uotpool.experiments.data import Bags
 from uotpool.nn import SamplePrior
 from uotpool.zoo import build
 

@@ -14,14 +14,14 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import torch
+from uotpool_experiments.figures import runtime
+from uotpool_experiments.figures.runtime import BASELINE, THREADS, Candidate
+from uotpool_experiments.figures.timing import BOTH, FORWARD, samples
 
 from bench.cases import show, truth, verify
 from bench.memory import Probe, measure_all
 from bench.report import COST, Case, Row, cost, machine_facts
 from bench.session import Session
-from uotpool.experiments.figures import runtime
-from uotpool.experiments.figures.runtime import BASELINE, THREADS, Candidate
-from uotpool.experiments.timing import BOTH, FORWARD, samples
 from uotpool.zoo import ENTRIES
 from uotpool.zoo.uot import UOTP
 

@@ -17,9 +17,9 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MLP, SumAggregation
 from torch_geometric.nn.models import GIN
+from uotpool_experiments.datasets import graphs
 
 from uotpool import param_groups
-from uotpool.experiments.data import graphs
 from uotpool.pyg import UOTAggregation
 
 WIDTH = 32

@@ -20,12 +20,13 @@ pytest.importorskip("ot")
 pytest.importorskip("rich")
 pytest.importorskip("torch_geometric")
 
+from uotpool_experiments.datasets import status
+from uotpool_experiments.figures.timing import Job, fastest, interleaved, samples
+
 from bench.cases import WrongAnswerError, layer, truth, verify
 from bench.growth import Sweep
 from bench.report import at_least, at_most, judge
 from uotpool import resolve_impl
-from uotpool.experiments.data import status
-from uotpool.experiments.timing import Job, fastest, interleaved, samples
 
 ROOT = Path(__file__).parent.parent
 NAMES = (

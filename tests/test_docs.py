@@ -39,7 +39,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 def catalogue():
     """Of data sets, to which a page adds one."""
     try:
-        from uotpool.experiments.data import CATALOG
+        from uotpool_experiments.datasets import CATALOG
     except ModuleNotFoundError:
         return {}
     return CATALOG
@@ -69,8 +69,8 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
 
 
 def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
-    from uotpool.experiments import listed
-    from uotpool.experiments.sweep import UOTP
+    from uotpool_experiments.runs.sweep import UOTP
+    from uotpool_experiments.tables import manifest as listed
 
     monkeypatch.chdir(ROOT)
     listings = listed.committed()

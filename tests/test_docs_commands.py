@@ -16,7 +16,7 @@ from examples.studies.__main__ import STUDIES
 from uotpool.cli import make_parser
 
 pytest.importorskip("rich")
-from uotpool.experiments import sweep
+from uotpool_experiments.runs import sweep
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from uotpool_experiments.datasets import status
 
 from examples.graph_readout import WIDTH, GraphClassifier, accuracy, as_pyg, main, train
-from tests.experiments.test_graph_task import rings_and_stars
-from uotpool.experiments.data import status
+from experiments.tests.test_graph_task import rings_and_stars
 from uotpool.pyg import UOTAggregation
 
 

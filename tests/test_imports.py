@@ -123,17 +123,6 @@ ALLOWED["surgery"] = {"checks", "nn", "restore"}
 ALLOWED["__init__"] = set(ALLOWED)
 ALLOWED["pyg"] = {"checks", "nn"}
 ALLOWED["zoo"] = {"checks", "inputs", "layout", "segments", "nn", "zoo"}
-ALLOWED["experiments.data"] = {"checks", "experiments.data"}
-ALLOWED["experiments"] = {
-    "__init__",
-    "checks",
-    "kernels",
-    "nn",
-    "zoo",
-    "experiments",
-    "experiments.data",
-    "plaintext",
-}
 ALLOWED["cli"] = set(ALLOWED)
 ALLOWED["__main__"] = {"cli"}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-
-from uotpool.experiments.figures import problems
-from uotpool.experiments.figures.problems import REGULARIZER, SOLVERS, Problem
+from uotpool_experiments.figures import problems
+from uotpool_experiments.figures.problems import REGULARIZER, SOLVERS, Problem
 
 __all__ = ["REGULARIZER", "SOLVERS", "Problem", "problem", "table"]
 

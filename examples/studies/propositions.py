@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from uotpool_experiments.figures.plans import true_plans
 
 from examples.studies.common import SOLVERS, problem, table
 from uotpool import MixedMeanMax, uot_plan, uot_pool
-from uotpool.experiments.figures.plans import true_plans
 
 X, _, ATTENTION = problem(1, 10, 5, seed=2)
 TRUTH = true_plans(X, ATTENTION)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from uotpool_experiments.figures.stability import DECADES
 
 from examples.studies.common import SOLVERS, problem, table
 from uotpool import uot_plan, uot_pool
-from uotpool.experiments.figures.stability import DECADES
 
 
 def main(figures: Path) -> None:

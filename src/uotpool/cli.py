@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -13,11 +14,17 @@ import torch
 
 import uotpool
 from uotpool.dispatch import SOLVERS, available
-from uotpool.experiments.summaries import SUMMARIES, extra
 from uotpool.kernels import library
 from uotpool.plaintext import visible
 from uotpool.zoo import ENTRIES, build
 
+# Other packages add commands: each names a function (commands) -> None in this group of entry points.
+COMMANDS = "uotpool.commands"
+EXPERIMENTS = "uotpool-experiments"
+OF_EXPERIMENTS = (
+    *("demo", "run", "sweep", "table", "tables", "same-code", "report", "export", "figure", "datasets"),
+    "explore",
+)
 BROKEN_PIPE = 128 + 13  # as a shell says of a program that SIGPIPE ended
 INTERRUPTED = 130
 
@@ -79,15 +86,41 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False} | options)
 
 
-def make_parser() -> tuple[argparse.ArgumentParser, str | None]:
-    """The parser of all commands, and the package that the experiments lack, if there is one."""
-    parser = _Parser(prog="uotpool", description=uotpool.__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of our commands and of those that other packages add."""
+    added = _added_commands()
+    names = ", ".join(OF_EXPERIMENTS)
+    more = f"`pip install {EXPERIMENTS}` adds commands that train and compare poolings: {names}."
+    parser = _Parser(prog="uotpool", description=uotpool.__doc__, epilog=None if added else more)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and active implementations")
     command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")
     command.add_argument("--dim", type=int, default=64, help="features of a sample (default: %(default)s)")
     command.add_argument("--hidden", type=int, default=None, help="width of hidden layers (default: dim)")
-    return parser, _add_experiments(commands)
+    for add_parsers in added:
+        add_parsers(commands)
+    if not added:
+        commands.metavar = "{info,poolings}"
+        for name in OF_EXPERIMENTS:
+            # No prefix: options are taken as they are, whatever they may be.
+            elsewhere = commands.add_parser(name, prefix_chars="\0", add_help=False)
+            elsewhere.add_argument("rest", nargs=argparse.REMAINDER)
+            elsewhere.set_defaults(elsewhere=True)
+    return parser
+
+
+def _added_commands() -> list[Callable[[Any], None]]:
+    """What other packages add; without those that lack a package which they need."""
+    found = []
+    for entry_point in metadata.entry_points(group=COMMANDS):
+        try:
+            found.append(entry_point.load())
+        except ModuleNotFoundError as error:
+            missing = (error.name or "uotpool").partition(".")[0]
+            if missing.startswith("uotpool"):
+                raise
+            print(f"uotpool: {entry_point.module} is left out: it needs {missing}", file=sys.stderr)
+    return found
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -111,10 +144,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _main(argv: list[str] | None) -> None:
-    parser, missing = make_parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
-    if args.command in SUMMARIES and missing:
-        parser.exit(1, f"uotpool {args.command}: needs {missing}: install the extra `{extra(args.command)}`\n")
+    if getattr(args, "elsewhere", False):
+        parser.exit(1, f"uotpool {args.command}: comes with another package: pip install {EXPERIMENTS}\n")
     try:
         status = _run(args)
     except BrokenPipeError:
@@ -150,20 +183,3 @@ def _message(args: argparse.Namespace, error: Exception) -> str:
 def _forget_output() -> None:
     """Nobody reads what is left in the buffer: without this Python would complain of it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _add_experiments(commands: Any) -> str | None:
-    """Their commands, or what is missing for them."""
-    try:
-        from uotpool.experiments.commands import add_parsers  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "uotpool").startswith("uotpool"):
-            raise
-        for name, summary in SUMMARIES.items():
-            # No prefix: options are taken as they are, whatever they may be.
-            what = f"{summary} (needs the extra `{extra(name)}`)"
-            command = commands.add_parser(name, help=what, prefix_chars="\0", add_help=False)
-            command.add_argument("rest", nargs=argparse.REMAINDER)
-        return error.name
-    add_parsers(commands)
-    return None

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from uotpool_experiments.explorer import inputs
 
 from tests.browser.conftest import Watched
-from uotpool.experiments.explorer import inputs
 
 pytest.importorskip("dash", reason="NOT RUN: needs dash")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from uotpool.experiments.report import collect, pictures_in, write
+from uotpool_experiments.report import collect, pictures_in, write
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from uotpool_experiments.figures.timing import BOTH
 
 from bench.memory import Probe, extra_bytes
 from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
 from uotpool import uot_pool
-from uotpool.experiments.timing import BOTH
 from uotpool.kernels import library
 
 SHAPES = {

@@ -1,0 +1,138 @@
+"""From specs to finished runs at the terminal: progress, the store, the tables of what came out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+
+from uotpool.plaintext import visible
+from uotpool_experiments.cli import arguments
+from uotpool_experiments.cli.table import STORE
+from uotpool_experiments.runs import export, same_code, sweep
+from uotpool_experiments.runs import torchrun as together
+from uotpool_experiments.runs.executors import Executor, LocalExecutor, RayExecutor
+from uotpool_experiments.runs.progress import Display
+from uotpool_experiments.runs.store import Store, StoreWriteError
+from uotpool_experiments.tables.kinds import accuracy_table, select
+from uotpool_experiments.tasks.spec import RunSpec
+
+INTERRUPTED = 130
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers",
+        type=arguments.positive,
+        default=None,
+        help="processes; with --ray, runs at a time at most (default: as many as CPUs, here or in the cluster)",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default=None,
+        help="run on a Ray cluster: HOST:PORT, or auto for the one of this machine; local starts one",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=arguments.positive,
+        default=None,
+        metavar="SECONDS",
+        help="a run without a result after this time is stopped and counts as failed (default: none)",
+    )
+    parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
+    parser.add_argument(
+        "--done",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="runs that uotpool export wrote: those by the present code count as done (may be repeated)",
+    )
+    parser.add_argument(
+        "--like",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="runs that uotpool export wrote, of any code: the estimate learns from them (may be repeated)",
+    )
+
+
+def execute(
+    specs: Sequence[RunSpec],
+    args: argparse.Namespace,
+    dry: bool = False,
+    blocks: Sequence[Sequence[RunSpec]] = (),
+) -> int:
+    """Do the runs that are not done, or only say which; with an estimate for each of several `blocks` too."""
+    console = Console(stderr=True)
+    if together.launched() and not dry and not together.join(specs):
+        together.follow()
+        return 0
+    if dry:
+        store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
+    else:
+        store = Store(args.store)
+    with closing(store):
+        return _execute(specs, args, store, console, dry, blocks)
+
+
+def _execute(
+    specs: Sequence[RunSpec],
+    args: argparse.Namespace,
+    store: Store,
+    console: Console,
+    dry: bool,
+    blocks: Sequence[Sequence[RunSpec]],
+) -> int:
+    done = [row for path in args.done for row in export.read(path)]
+    like = [row for path in args.like for row in export.read(path)]
+    same = same_code.SameCode(entry for path in args.done for entry in same_code.beside(path).entries)
+    plan = sweep.plan(specs, store, done, like, same)
+    console.print(str(plan), highlight=False, soft_wrap=True)
+    if dry:
+        for i, block in enumerate(blocks if len(blocks) > 1 else []):
+            part = sweep.plan(block, store, done, like, same)
+            console.print(f"[[runs]] {i + 1}: {part}", highlight=False, soft_wrap=True, markup=False)
+        for spec in plan.todo:
+            print(visible(str(spec)))
+        return 0
+    for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
+        sweep.task_module(task).prepare(dataset)
+    outcome = sweep.Outcome()
+    if plan.todo or together.launched():
+        executor: Executor
+        if together.launched():
+            executor = together.FirstExecutor()
+        elif args.ray:
+            executor = RayExecutor(args.ray, args.workers, args.timeout)
+            console.print(visible(executor.listens), markup=False, highlight=False, soft_wrap=True)
+        else:
+            executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
+        try:
+            outcome = sweep.run(plan.todo, store, executor, Display(console))
+        except StoreWriteError as error:
+            console.print(str(error), style="bold red", markup=False, highlight=False, soft_wrap=True)
+            return 1
+        finally:
+            executor.close()
+    _show_results(specs, store)
+    if outcome.failed:
+        console.print(f"{outcome.failed} runs failed; the same command tries them again", style="bold red")
+    if outcome.interrupted:
+        console.print("stopped; the same command goes on from here", style="bold")
+        return INTERRUPTED
+    return 1 if outcome.failed else 0
+
+
+def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
+    wanted = set(specs)
+    for task, settings in dict.fromkeys((spec.task, spec.settings) for spec in specs):
+        rows = [row for row in select(store.rows(), task, settings=settings)[0] if row.spec in wanted]
+        for protocol in dict.fromkeys(row.spec.protocol for row in rows):
+            print(accuracy_table(rows, protocol).render("terminal"))

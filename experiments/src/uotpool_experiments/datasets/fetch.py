@@ -1,0 +1,169 @@
+"""Where a data set lies: the folder UOTPOOL_DATA, the user's cache, else fetched from its sources."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from uotpool_experiments.datasets import sources
+from uotpool_experiments.datasets.catalog import DataFile, Entry, Source
+from uotpool_experiments.datasets.errors import DatasetMissingError, DatasetRefusedError
+from uotpool_experiments.datasets.verify import SUMS, verify
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, files are only kept apart by their temporary names
+    fcntl = None  # type: ignore[assignment]
+
+LEFTOVER_SECONDS = 3600
+
+
+def cache_folder() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "uotpool"
+
+
+def folders() -> list[Path]:
+    """The folders that are searched, in order."""
+    data = os.environ.get("UOTPOOL_DATA")
+    return [*([Path(data).expanduser()] if data else []), cache_folder()]
+
+
+def offline() -> bool:
+    return os.environ.get("UOTPOOL_OFFLINE", "").lower() not in ("", "0", "false", "no")
+
+
+def find(entry: Entry) -> Path | None:
+    """The verified file of a data set in the folders, None if there is none; a wrong file is an error."""
+    for folder in folders():
+        for file in entry.files:
+            path = folder / file.path
+            if os.path.lexists(path):
+                verify(path, file, folder)
+                return path
+    return None
+
+
+def locate(entry: Entry) -> Path:
+    """The verified file of a data set, fetched if it is not there.
+
+    Raises:
+        DatasetMissingError: it is not there and cannot be fetched.
+        DatasetRefusedError: a file is there but is not the one of the catalogue.
+    """
+    if not entry.files:
+        raise ValueError(f"entry: expected a data set with a file, got {entry.name!r}, which is embedded")
+    return find(entry) or _fetch(entry)
+
+
+def locate_all(entry: Entry) -> list[Path]:
+    """The verified file of a data set, and those that are needed beside it."""
+    alone = [replace(entry, files=(part,), parts=()) for part in entry.parts]
+    return [locate(each) for each in (entry, *alone)]
+
+
+def _fetch(entry: Entry) -> Path:
+    reasons = []
+    for file in entry.files:
+        for source in file.sources:
+            if offline():
+                reasons.append(f"{source}: UOTPOOL_OFFLINE forbids it")
+                continue
+            try:
+                return _fetch_from(source, file, entry)
+            except sources.FAILURES as error:
+                reasons.append(f"{source}: {error or type(error).__name__}")
+    raise DatasetMissingError(missing(entry, reasons))
+
+
+def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
+    folder = _writable_folder(file)
+    target = folder / file.path
+    with locked(target):
+        if found := find(entry):  # another process was quicker
+            return found
+        _remove_leftovers(target)
+        # In a folder of its own, so that the name is the target's, which says how to verify it.
+        part = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part" / target.name
+        part.parent.mkdir()
+        try:
+            sources.write(source, part)
+            _verify_fetched(part, file, folder)
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+            part.parent.rmdir()
+        verify(target, file, folder)
+        return target
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Of processes that were killed; a young one may be at work, where there are no locks."""
+    for folder in target.parent.glob(f".{target.name}.*.part"):
+        if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _verify_fetched(part: Path, file: DataFile, folder: Path) -> None:
+    try:
+        verify(part, file, folder)
+    except DatasetRefusedError as error:  # the file is gone at once, so no advice to delete it
+        reason = str(error).removeprefix(f"{part}: ").partition(" Delete it")[0]
+        raise sources.SourceError(f"what came is not the known data: {reason}") from error
+
+
+def _writable_folder(file: DataFile) -> Path:
+    """The first folder that can be written to; the last one, the cache, is not asked."""
+    *first, last = folders()
+    for folder in first:
+        parent = (folder / file.path).parent
+        with suppress(OSError):
+            parent.mkdir(parents=True, exist_ok=True)
+            if os.access(parent, os.W_OK):
+                return folder
+    (last / file.path).parent.mkdir(parents=True, exist_ok=True)
+    return last
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """One process at a time makes a file; the lock file goes when the last one is done."""
+    if fcntl is None:
+        yield
+        return
+    path = target.with_name(f".{target.name}.lock")
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(OSError):  # file systems without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        os.close(handle)  # the one who had it before has removed the file: take the new one
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def missing(entry: Entry, reasons: list[str]) -> str:
+    """What to put where."""
+    file = entry.files[0]
+    if file.digest is None:
+        which = f"{file.path} (no checksum of it is known: add yours to {SUMS} there, as sha256sum prints it)"
+    elif file.path.endswith(".gz"):
+        which = f"{file.path} (its content with the sha256 {file.digest})"
+    elif file.path.endswith(".zip"):
+        which = f"{file.path} (the TU archive, its texts with the digest {file.digest})"
+    else:
+        which = f"{file.path} (sha256 {file.digest})"
+    where = " or ".join(str(folder) for folder in folders())
+    tried = "".join(f"\n  {reason}" for reason in reasons) or "\n  no public source of it is known"
+    return f"{entry.name}: expected {which} in {where}, found none. Put it there. Tried:{tried}"

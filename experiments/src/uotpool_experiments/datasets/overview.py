@@ -1,0 +1,80 @@
+"""What is there and what is not, for the command `uotpool datasets`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from uotpool_experiments.datasets import catalog, fetch
+from uotpool_experiments.datasets.catalog import BagStatistics, GraphStatistics, Statistics
+from uotpool_experiments.datasets.errors import DatasetRefusedError
+
+
+class Status(NamedTuple):
+    """Attributes: `present`, ready to use without fetching; `where`, its path, or why it is not there."""
+
+    present: bool
+    where: str
+
+
+class Row(NamedTuple):
+    """One data set; `statistics` are those it must have, `paper` those that the paper states."""
+
+    name: str
+    task: str
+    present: bool
+    where: str
+    statistics: Statistics
+    paper: Statistics | None
+
+
+def status(name: str) -> Status:
+    """Where a data set is, or why it is not there. Files are verified, nothing is fetched."""
+    entry = catalog.entry(name)
+    if not entry.files:
+        return Status(True, "embedded in scikit-learn")
+    parts = [replace(entry, files=(part,), parts=()) for part in entry.parts]
+    try:
+        path = fetch.find(entry) if all(fetch.find(part) for part in parts) else None
+    except DatasetRefusedError as error:
+        return Status(False, f"refused: {error}")
+    if path is not None:
+        return Status(True, str(path))
+    if entry.sources and not fetch.offline():
+        return Status(False, f"fetched when it is used, from {' or '.join(map(str, entry.sources))}")
+    reasons = [f"{source}: UOTPOOL_OFFLINE forbids it" for source in entry.sources]
+    return Status(False, fetch.missing(entry, reasons).removeprefix(f"{name}: ").replace("\n", ""))
+
+
+def _words(statistics: Statistics) -> str:
+    if isinstance(statistics, BagStatistics):
+        s = statistics
+        sizes = f"{s.min_size} to {s.max_size} a bag"
+        return (
+            f"{s.bags} bags ({s.positive} positive), {s.instances} instances ({sizes}), {s.dimension} features"
+        )
+    if isinstance(statistics, GraphStatistics):
+        g = statistics
+        return f"{g.graphs} graphs, {g.mean_nodes:.2f} nodes, {g.mean_edges:.2f} edges, {g.classes} classes"
+    i = statistics
+    pixels = f"{i.height} x {i.width} x {i.channels}"
+    return f"{i.train} training and {i.test} test images of {pixels}, {i.classes} classes"
+
+
+def describe_lines() -> list[str]:
+    """All data sets as text, two lines each."""
+    lines = []
+    for row in describe():
+        paper = "not in the paper" if row.paper is None else f"the paper: {_words(row.paper)}"
+        if row.paper == row.statistics:
+            # Without a checksum there was no file to count in.
+            counted = all(file.digest for file in catalog.entry(row.name).files)
+            paper = "as in the paper" if counted else "from the paper, checked on loading"
+        lines.append(f"{row.name:16} {row.task:6} {'here' if row.present else 'not here'}: {row.where}")
+        lines.append(f"{'':16} {_words(row.statistics)}; {paper}")
+    return lines
+
+
+def describe() -> list[Row]:
+    """All data sets. The large archives take seconds to verify, once in a process."""
+    return [Row(e.name, e.task, *status(e.name), e.statistics, e.paper) for e in catalog.CATALOG.values()]

@@ -1,0 +1,82 @@
+"""Where a TU data set is that the catalogue does not have, so that no checksum of it is known."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from uotpool_experiments.datasets import catalog, digests, fetch, sources
+from uotpool_experiments.datasets.catalog import DataFile
+from uotpool_experiments.datasets.errors import DatasetMissingError, DatasetRefusedError
+from uotpool_experiments.datasets.verify import SUMS, verify
+
+
+def locate(name: str, check: Callable[[Path], object]) -> Path:
+    """The file of the data set, vouched for by SHA256SUMS beside it, or fetched if `check` does not refuse it.
+
+    Not `fetch.locate`, which has nothing to hold a fetched file against.
+    """
+    file = catalog.unlisted_graphs(name)
+    for folder in fetch.folders():
+        if os.path.lexists(folder / file.path):
+            verify(folder / file.path, file, folder)
+            return folder / file.path
+    try:
+        return _fetch(name, file, check)
+    except sources.FAILURES as error:
+        reason = str(error) or type(error).__name__
+    raise DatasetMissingError(_missing(name, file, reason))  # not from the error, which can hold a connection
+
+
+def _sums(path: Path) -> dict[str, str]:
+    """{path: sha256} of a file as the command sha256sum writes it; the first line of a path counts."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    pairs = (line.partition(" ")[::2] for line in reversed(lines))
+    return {name.strip().removeprefix("*").removeprefix("./"): digest.lower() for digest, name in pairs}
+
+
+def _fetch(name: str, file: DataFile, check: Callable[[Path], object]) -> Path:
+    """Into the cache, whose SHA256SUMS is ours to write: the first file that comes is pinned there."""
+    if fetch.offline():
+        raise sources.SourceError("UOTPOOL_OFFLINE forbids it")
+    folder = fetch.cache_folder()
+    target, sums = folder / file.path, folder / SUMS
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
+        part = Path(temporary) / target.name
+        sources.write(file.sources[0], part)
+        _check_fetched(part, check)
+        found, pinned = digests.file_digest(part), _sums(sums).get(file.path)
+        if pinned not in (None, found):
+            raise sources.SourceError(f"expected the sha256 {pinned}, as {sums} has it, found {found}")
+        if pinned is None:
+            warnings.warn(
+                f"{name}: no checksum of it is known. What came from {file.sources[0]} is taken as it is, and "
+                f"its sha256 is noted in {sums}.",
+                stacklevel=5,  # who called `graphs.load`
+            )
+            with sums.open("a") as lines:
+                lines.write(f"{found}  {file.path}\n")
+        os.replace(part, target)
+    return target
+
+
+def _check_fetched(part: Path, check: Callable[[Path], object]) -> None:
+    try:
+        check(part)
+    except DatasetRefusedError as error:
+        reason = str(error).removeprefix(f"{part}: ").partition(" Delete it")[0]
+        raise sources.SourceError(f"what came is no TU data set: {reason}") from error
+
+
+def _missing(name: str, file: DataFile, reason: str) -> str:
+    where = " or ".join(str(folder) for folder in fetch.folders())
+    near = catalog.nearest(name, cutoff=0.7)
+    hint = f"\nThe nearest known names: {', '.join(near)}" if near else ""
+    return (
+        f"{name}: expected {file.path} (no checksum of it is known: add yours to {SUMS} there, as sha256sum "
+        f"prints it) in {where}, found none. Put it there. Tried:\n  {file.sources[0]}: {reason}{hint}"
+    )

@@ -1,0 +1,126 @@
+"""Table 7: the best number of modules K of each solver, from the runs that are committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from uotpool_experiments.analysis.published_results import TABLE_7, Published
+from uotpool_experiments.analysis.statistics import Sample, compare
+from uotpool_experiments.figures.from_runs import (
+    MODULES,
+    Panel,
+    Samples,
+    by_modules,
+    committed,
+    count,
+    first_of_lines,
+    of_solver,
+    panels,
+    style,
+)
+from uotpool_experiments.figures.problems import COLOURS, LABELS, SOLVERS
+
+APART = 0.26  # of the points of a solver
+
+
+def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
+    """From results/TASK/runs.csv and the paper; neither `seed` nor `quick` changes what was run."""
+    compared = by_modules(committed())
+    figure, axes = panels(len(compared), 3.6)
+    words = ["K is chosen by the accuracy it is shown with, here as in the paper: the best is optimistic"]
+    for ax, (panel, found) in zip(axes, compared.items(), strict=True):
+        _panel(ax, panel, found)
+        words += _in_words(panel, found)
+    for ax in axes:
+        ax.set_yticks(range(len(SOLVERS)), [])
+        ax.set_xlabel("accuracy, % (mean ± standard deviation)")
+    for ax in first_of_lines(axes):
+        ax.set_yticklabels([LABELS[solver] for solver in SOLVERS])
+    figure.legend(handles=_legend(), loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    return figure, words
+
+
+def best(own: dict[int, Sample]) -> int:
+    """The K with the highest mean, of equal ones the smallest."""
+    return max(sorted(own), key=lambda K: round(own[K].mean, 12))
+
+
+def _panel(ax: Axes, panel: Panel, found: Samples[int]) -> None:
+    for y, solver in enumerate(SOLVERS):
+        own = of_solver(found, solver)
+        if own:
+            K = best(own)
+            _point(ax, y, K, own[K], **style(solver))
+            if MODULES in own and MODULES != K:
+                _point(ax, y + APART, MODULES, own[MODULES], **style(solver, white=True))
+        published = TABLE_7.get((f"uotp-{solver}-paper", panel.dataset))
+        if published is not None:
+            grey = style(solver) | {"color": "0.45", "marker": "D", "markerfacecolor": "0.45"}
+            _point(ax, y - APART, published.K, published.accuracy, **grey)
+    means = [sample.mean for (_, K), sample in found.items() if K == 0]
+    if means:
+        ax.axvline(100 * means[0], color="black", linestyle=":", linewidth=1.2, zorder=0)
+    ax.set_title(panel.title(count(found)), fontsize=9)
+    ax.set_ylim(len(SOLVERS) - 0.5, -0.5)
+    ax.grid(alpha=0.3, axis="x")
+
+
+def _point(ax: Axes, y: float, K: int, value: Sample | Published, **how: Any) -> None:
+    unit = 100 if isinstance(value, Sample) else 1
+    ax.errorbar(unit * value.mean, y, xerr=unit * value.std, **how)
+    # Beside the axes, where no other point can be.
+    ax.annotate(
+        f"K = {K}",
+        (1, y),
+        (4, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        color=how["color"],
+    )
+
+
+def _legend() -> list[Line2D]:
+    def point(label: str, **how: Any) -> Line2D:
+        how.setdefault("linestyle", "")
+        return Line2D([], [], label=label, markersize=5.5, **how)
+
+    blue = COLOURS[SOLVERS[0]]
+    return [
+        point("filled: best K here", color=blue, marker="o"),
+        point(
+            f"white: K = {MODULES}, where that is not the best", color=blue, marker="o", markerfacecolor="white"
+        ),
+        point("grey: the paper's best K and its accuracy", color="0.45", marker="D"),
+        point("mean pooling (K = 0) here", color="black", linestyle=":"),
+    ]
+
+
+def _in_words(panel: Panel, found: Samples[int]) -> list[str]:
+    words = []
+    for solver in SOLVERS:
+        own = of_solver(found, solver)
+        if not own:
+            continue
+        K = best(own)
+        text = (
+            f"{panel}, {LABELS[solver]}, {count(found)} runs each: best K = {K} of {', '.join(map(str, own))}: "
+        )
+        text += f"{100 * own[K].mean:.1f} ± {100 * own[K].std:.1f} %"
+        if MODULES in own and MODULES != K:
+            test = compare(own[K], own[MODULES])
+            text += f", {100 * (own[K].mean - own[MODULES].mean):.1f} points above K = {MODULES}"
+            text += f" (p = {test.p_value:.2g} by itself)" if test is not None else ""
+        if 0 in own and K != 0:
+            text += f", {100 * (own[K].mean - own[0].mean):.1f} above mean pooling"
+        published = TABLE_7.get((f"uotp-{solver}-paper", panel.dataset))
+        if published is not None:
+            accuracy = published.accuracy
+            text += f"; published: K = {published.K}, {accuracy.mean} ± {accuracy.std} %"
+        words.append(text)
+    return words

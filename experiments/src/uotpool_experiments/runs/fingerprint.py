@@ -1,0 +1,176 @@
+"""A hash of the code that decides the numbers of a run.
+
+A run is known by its choices and by this hash: after a bug fix in the code that it runs, the stored run is no
+longer the same run, and no table mixes the two. We find the code from the imports: the task's module, the
+pooling's module, and what they import of our packages. Of each module we hash the statements and leave out
+what decides no number: comments, docstrings, white space, where the module lies and which of our modules it
+imports. So a better explanation or a move to another file does not throw results away; a rename does. The
+sources of the native kernels count where they can run, without their comments and white space.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import uotpool
+import uotpool_experiments
+from uotpool.kernels import library
+from uotpool.zoo import entry
+
+PACKAGES = {package.__name__: Path(package.__path__[0]) for package in (uotpool, uotpool_experiments)}
+TASKS = {
+    "mil": "uotpool_experiments.tasks.mil.task",
+    "graph": "uotpool_experiments.tasks.graph.task",
+    "image": "uotpool_experiments.tasks.image.task",
+}
+# These modules check, find or describe things and decide no number. The registry's entry of the pooling is
+# hashed separately, and data files have checksums of their own.
+_STUDY = "uotpool_experiments"
+_FINDS_DATA = ("archives", "catalog", "digests", "errors", "fetch", "mat_file", "overview", "sources")
+NOT_HASHED = {
+    *("uotpool.checks", "uotpool.zoo", "uotpool.zoo.registry"),
+    *(_STUDY, f"{_STUDY}.datasets", f"{_STUDY}.tasks", f"{_STUDY}.runs", f"{_STUDY}.runs.fingerprint"),
+    *(f"{_STUDY}.tasks.{name}" for name in ("spec", "checkpoints", "image.checkpoints")),
+    *(f"{_STUDY}.datasets.{name}" for name in (*_FINDS_DATA, "unpinned", "verify")),
+}
+# Modules that can reach every pooling. We do not follow their imports; the pooling in use is hashed separately.
+NOT_FOLLOWED = {"uotpool", "uotpool.zoo", "uotpool.zoo.registry", f"{_STUDY}.runs.fingerprint"}
+
+# In C++: a string or a character, in which // begins no comment; a comment; white space.
+CPP_PIECES = re.compile(
+    r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"""|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<space>\s+)""",
+    re.S,
+)
+OWN_INCLUDE = re.compile(r'^\s*#\s*(include\s*"[^"]*"|pragma\s+once)[^\n]*$', re.M)
+
+
+def fingerprint(task: str, pooling: str) -> str:
+    """Of the code that a run of this task with this pooling uses."""
+    found = entry(pooling)
+    module, _, name = found.where.partition(":")
+    return _fingerprint(f"{name} {found.options}", TASKS[task], f"uotpool.zoo.{module}")
+
+
+@lru_cache
+def _fingerprint(what: str, *roots: str) -> str:
+    used = closure(roots)
+    statements = [statement for module in used - NOT_HASHED for statement in _statements(module)]
+    digest = hashlib.sha256(what.encode())
+    for statement in sorted(statements):
+        digest.update(f"{statement}\n".encode())
+    if any(module.startswith("uotpool.kernels") for module in used):
+        digest.update(_native().encode())
+    return digest.hexdigest()[:16]
+
+
+def closure(roots: tuple[str, ...]) -> set[str]:
+    """The modules of our packages that the roots import, directly or not, with the roots."""
+    todo, found = list(roots), set[str]()
+    while todo:
+        module = todo.pop()
+        if module in found:
+            continue
+        found.add(module)
+        if module not in NOT_FOLLOWED:
+            todo += _imports(module)
+    return found
+
+
+def _path(module: str) -> Path | None:
+    package, *below = module.split(".")
+    if package not in PACKAGES:
+        return None
+    base = PACKAGES[package].joinpath(*below)
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.exists():
+            return path
+    return None
+
+
+@lru_cache
+def _tree(module: str) -> ast.Module:
+    path = _path(module)
+    assert path is not None, module
+    return ast.parse(path.read_text())
+
+
+def _imports(module: str) -> Iterator[str]:
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if _path(name) is not None:
+                yield name
+
+
+class _WithoutWords(ast.NodeTransformer):
+    """Leaves out docstrings and the imports of our own modules."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        super().visit(node)
+        for name in ("body", "orelse"):
+            body = getattr(node, name, None)
+            if not isinstance(body, list):  # that of a lambda or of a conditional expression
+                continue
+            documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            if name == "body" and documented and ast.get_docstring(node) is not None:  # type: ignore[arg-type]
+                body = body[1:]
+            kept = [statement for statement in body if not _is_own_import(statement)]
+            setattr(node, name, kept or ([ast.Pass()] if name == "body" else []))
+        return node
+
+
+def _is_own_import(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        package = (node.module or "").partition(".")[0]
+        return package in PACKAGES or package == "__future__"
+    if isinstance(node, ast.Import):
+        return all(alias.name.partition(".")[0] in PACKAGES for alias in node.names)
+    return False
+
+
+@lru_cache
+def _statements(module: str) -> list[str]:
+    """The statements at the top of a module, without docstrings, comments, line numbers and imports.
+
+    What a module imports of other packages shows in its statements, and a function that moves takes along the
+    imports that it needs.
+    """
+    tree = copy.deepcopy(_tree(module))
+    _WithoutWords().visit(tree)
+    kept = (node for node in tree.body if not isinstance(node, (ast.Pass, ast.Import, ast.ImportFrom)))
+    return [ast.dump(node) for node in kept]
+
+
+def _native() -> str:
+    """The kernels' sources where they are at hand, else that there are kernels, or none."""
+    if library.missing():
+        return "plain torch"
+    sources = (PACKAGES["uotpool"].parents[1] / "csrc").glob("*.[ch]*")
+    codes = sorted(hashlib.sha256(_cpp_code(path.read_text()).encode()).hexdigest() for path in sources)
+    return "native " + hashlib.sha256("".join(codes).encode()).hexdigest()
+
+
+def _cpp_code(text: str) -> str:
+    """C++ without comments, includes of our own headers, and white space that does not separate words."""
+
+    def piece(found: re.Match[str]) -> str:
+        if found["text"] is not None:
+            return found["text"]
+        return "\n" if found["space"] and "\n" in found["space"] else " "
+
+    lines = CPP_PIECES.sub(piece, OWN_INCLUDE.sub("", text).replace("\\\n", " ")).splitlines()
+    # A directive of the preprocessor ends with its line; all other line ends are white space.
+    code = "".join(f"\n{line}\n" if line.startswith("#") else f" {line} " for line in map(str.strip, lines))
+    return re.sub(r"\n+", "\n", re.sub(r"(?<!\w) +| +(?!\w)", "", re.sub(r"[ \t]+", " ", code)))

@@ -1,0 +1,87 @@
+"""One run from its spec, in whatever process: measured, seeded by its task, with its versions."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import subprocess
+import time
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+import uotpool
+from uotpool_experiments.runs.fingerprint import TASKS
+from uotpool_experiments.tasks.spec import Report, Result, RunSpec, canonical
+
+PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric", "transformers")
+
+
+def execute(spec: RunSpec, report: Report) -> Result:
+    """Run it, with one thread: workers share the machine, and a run must not depend on their number."""
+    torch.set_num_threads(1)
+    task = load(spec.task)
+    reset_peak()
+    start = time.perf_counter()
+    result: Result = task.run(spec, report)
+    result.seconds = time.perf_counter() - start
+    result.peak_mib = peak_mib()
+    return result
+
+
+def load(task: str) -> ModuleType:
+    """The module of the task."""
+    return importlib.import_module(TASKS[task])
+
+
+def reset_peak() -> None:
+    """Let the peak count from now on: then it is what is used now."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # not Linux, or not allowed: then the peak is that of the worker's life
+        return
+
+
+def peak_mib() -> float:
+    """Most memory of this process since `reset_peak`, in MiB; 0 where it cannot be known."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), 0.0)
+
+
+@lru_cache
+def facts() -> dict[str, str]:
+    """Where and with what runs of this process are made, for the store."""
+    versions = {"uotpool": uotpool.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    machine = (
+        f"{platform.system()} {platform.machine()}, {uotpool.resolve_impl(torch.empty(1, 1, 1), 'sinkhorn')}"
+    )
+    return {"versions": canonical(versions), "machine": machine, "commit_id": _commit()}
+
+
+def _commit() -> str:
+    """Of the source tree this package runs from; empty for an installed one."""
+    root = Path(uotpool.__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        # Without locks: many workers ask, and none may be in the way of somebody who commits.
+        changed = git("--no-optional-locks", "status", "--porcelain")
+        return git("rev-parse", "HEAD") + ("+dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""

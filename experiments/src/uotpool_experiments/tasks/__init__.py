@@ -1,0 +1,1 @@
+"""What is trained and tested: one package per task."""

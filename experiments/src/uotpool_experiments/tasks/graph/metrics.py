@@ -1,0 +1,68 @@
+"""How good predicted classes are, and what the plan of a UOT pooling looks like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from uotpool import UOTPooling, plan_stats
+from uotpool_experiments.datasets.graphs import Graphs
+from uotpool_experiments.tasks.graph.batches import Batch
+from uotpool_experiments.tasks.graph.encoder import GraphEncoder
+
+Ints = npt.NDArray[np.int64]
+SHOWN = 128  # graphs whose plans are looked at
+
+
+def class_metrics(predicted: Ints, y: Ints, train_y: Ints) -> dict[str, float]:
+    """Accuracy, its mean over the classes in y, and that of always saying the most frequent training class."""
+    return {
+        "accuracy": float(np.mean(predicted == y)),
+        "balanced_accuracy": float(np.mean([np.mean(predicted[y == c] == c) for c in np.unique(y)])),
+        "majority": float(np.mean(y == majority(train_y))),
+    }
+
+
+def majority(y: Ints) -> int:
+    return int(np.bincount(y).argmax())
+
+
+def by_fold(found: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Means over the folds, and each fold."""
+    each = {name: [fold[name] for fold in found] for name in found[0]}
+    return {name: float(np.mean(values)) for name, values in each.items()}, each
+
+
+def some_of(graphs: Graphs) -> Tensor:
+    """Numbers of graphs from all over the data set, which may be sorted by class."""
+    return torch.linspace(0, len(graphs) - 1, min(SHOWN, len(graphs))).long()
+
+
+def uot_of(encoder: GraphEncoder) -> UOTPooling | None:
+    """The layer of `zoo.uot.UOTP`, not imported here: then the kernels would count for every pooling."""
+    found: UOTPooling | None = getattr(encoder.pool, "uot", None)
+    return found
+
+
+@torch.no_grad()
+def plan_facts(encoder: GraphEncoder, batch: Batch) -> dict[str, Any]:
+    """How far the plans are from uniform, in nats, their mass, and the weights; nothing of other poolings."""
+    uot = uot_of(encoder)
+    if uot is None:
+        return {}
+    encoder.eval()
+    H = encoder.gin(batch)
+    stats = plan_stats(uot.plan(H, ptr=batch.ptr), ptr=batch.ptr)
+    weights = {n: [round(float(v), 6) for v in w] for n, w in uot.weights()._asdict().items() if w is not None}
+    found = {
+        "divergence": float(stats.divergence.mean()),
+        "mass": float(stats.mass.mean()),
+        "spread": float(H.std()),
+    }
+    return {n: value if math.isfinite(value) else None for n, value in found.items()} | {"weights": weights}

@@ -1,0 +1,141 @@
+"""Specs, rows, and a task of this file's own that workers can run: a worker that unpickles `Toy` imports it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from uotpool_experiments.runs import fingerprint as code
+from uotpool_experiments.runs.fingerprint import TASKS
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.tasks.spec import Report, Result, RunSpec
+
+FACTS = {"versions": "{}", "machine": "here", "commit_id": "abc"}
+
+
+def mil_spec(settings: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
+    choices = {"task": "mil", "dataset": "digits", "pooling": "mean", "protocol": "fair", "fold": 0, "seed": 0}
+    return RunSpec.make({"epochs": 2} if settings is None else settings, **(choices | changes))
+
+
+def quiet(done: int, total: int) -> None:
+    """A report of progress to nobody."""
+
+
+def numbers(result: Result) -> tuple[Any, ...]:
+    """What a run is judged by: all but its cost."""
+    return result.metrics, result.epochs, result.details, result.parameters
+
+
+def row(pooling: str, dataset: str, metrics: dict[str, float], *, seed=0, fold=0, protocol="fair") -> Row:
+    spec = RunSpec("mil", dataset, pooling, protocol, fold, seed)
+    return Row(spec, "code", "done", 1, None, 1.0, 1.0, 1, metrics, {})
+
+
+def table_of_runs(values: dict[tuple[str, str, str], list[float]], **more: float) -> list[Row]:
+    """{(pooling, data set, protocol): accuracies by seed and fold} -> rows, five folds a seed."""
+    return [
+        row(
+            pooling,
+            dataset,
+            {"accuracy": value, "loss": 1 - value, "majority": 0.5} | more,
+            seed=i // 5,
+            fold=i % 5,
+            protocol=protocol,
+        )
+        for (pooling, dataset, protocol), accuracies in values.items()
+        for i, value in enumerate(accuracies)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# processes
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one started (Linux)."""
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def is_worker(pid: int) -> bool:
+    """Not the resource tracker of multiprocessing, which is a child too."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def wait_until(condition: Any, seconds: float, what: str) -> float:
+    """Seconds it took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, f"after {seconds} s, not yet: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - start
+
+
+# ---------------------------------------------------------------------------------------------------------
+# the toy task
+
+
+@dataclass(frozen=True)
+class Toy(RunSpec):
+    """A run of `run` below; what it does is in its settings."""
+
+
+def toy(do: str, fold: int = 0, **settings: Any) -> Toy:
+    made = RunSpec.make(
+        {"do": do} | settings, task="toy", dataset="none", pooling="mean", protocol="fair", fold=fold, seed=0
+    )
+    return Toy(**made.as_dict())
+
+
+def run(spec: RunSpec, report: Report) -> Result:
+    match spec.options["do"]:
+        case "succeed":
+            report(1, 2)
+            report(2, 2)
+        case "raise":
+            raise ArithmeticError("the toy is broken")
+        case "exit":
+            os._exit(7)
+        case "sleep":
+            report(0, 1)
+            time.sleep(600)
+        case "cut":  # be killed in the middle of a message: its length is there, its end is not
+            _cut_message()
+    return Result({"accuracy": 1.0}, details={"pid": os.getpid()})
+
+
+def _cut_message() -> None:
+    frame = sys._getframe()
+    while frame.f_code.co_name != "_serve":
+        assert frame.f_back is not None
+        frame = frame.f_back
+    os.write(frame.f_locals["pipe"].fileno(), (1000).to_bytes(4, "big") + b"not all of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _path_of(module: str, find: Any = code._path) -> Path | None:
+    return Path(__file__) if module == "uotpool_experiments.toy" else find(module)
+
+
+code._path = _path_of
+TASKS["toy"] = "uotpool_experiments.toy"
+sys.modules["uotpool_experiments.toy"] = sys.modules[__name__]

@@ -1,0 +1,260 @@
+"""Figures are drawn, and what they measure is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from uotpool_experiments import figures
+from uotpool_experiments.analysis import published_results as paper
+from uotpool_experiments.analysis.statistics import Sample
+from uotpool_experiments.datasets import status
+from uotpool_experiments.figures import best_modules, modules, plans, priors, problems, runtime, stability
+from uotpool_experiments.figures import from_runs as committed
+from uotpool_experiments.figures.dynamics import share_that_holds
+from uotpool_experiments.figures.objective import objective
+from uotpool_experiments.figures.problems import power, problem, seeded, short
+from uotpool_experiments.figures.timing import BOTH, FORWARD
+from uotpool_experiments.runs import export
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.tasks.spec import RunSpec
+
+from uotpool import duality_gap, solvers, uot_plan
+from uotpool.kernels import library
+from uotpool.zoo import ENTRIES
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def needs(*datasets: str) -> None:
+    for name in datasets:
+        if not status(name).present:
+            pytest.skip(f"{name} is not at hand: {status(name).where}")
+
+
+@pytest.mark.parametrize(
+    ("name", "datasets"),
+    [
+        ("plans", []),
+        ("stability", []),
+        ("convergence", []),
+        ("modules", []),
+        ("priors", []),
+        ("best-modules", []),
+        ("ranks", []),
+        ("bag-plans", []),
+        ("dynamics", ["MUTAG"]),
+        ("rationality", ["MUTAG", "IMDB-BINARY"]),
+        ("image-plans", []),
+    ],
+)
+def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, monkeypatch):
+    needs(*datasets)
+    monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv(committed.FOLDER, str(RESULTS))
+    words = figures.draw(name, tmp_path / "a", quick=True)
+    assert figures.draw(name, tmp_path / "b", quick=True)[:-2] == words[:-2]
+    for form in ("png", "svg"):
+        first = (tmp_path / "a" / f"{name}.{form}").read_bytes()
+        assert first == (tmp_path / "b" / f"{name}.{form}").read_bytes()
+        assert len(first) > 10_000
+    assert words[-2:] == [str(tmp_path / "a" / f"{name}.{form}") for form in ("png", "svg")]
+    assert plt.get_fignums() == []
+
+
+def test_unknown_figure(tmp_path):
+    with pytest.raises(ValueError, match=r"name: expected one of .*dynamics.*, got 'nine'"):
+        figures.draw("nine", tmp_path)
+
+
+def test_share_of_entries():
+    uniform = torch.full((4, 5), 1 / 20)
+    assert share_that_holds(uniform, 0.9) == pytest.approx(0.9, abs=0.051)
+    single = torch.zeros(4, 5)
+    single[1, 2] = 1.0
+    assert share_that_holds(single, 0.9) == 1 / 20
+
+
+def test_plans_of_poolings_pool_as_they_say():
+    X, _, attention = problem(1, 10, 5, seeded(3))
+    outputs = {name: (X * P).sum(1) * 5 for name, P in plans.true_plans(X, attention).items()}
+    torch.testing.assert_close(outputs["mean"], X.mean(1))
+    torch.testing.assert_close(outputs["max"], X.amax(1))
+    torch.testing.assert_close(outputs["attention"], (attention[:, :, None] * X).sum(1))
+
+
+def test_masses_over_the_weights():
+    X = problem(1, 10, 5, seeded(1)).X.float()
+    assert np.abs(stability.masses(X, "sinkhorn", "exact", (1e-5, 1e4)) - 1).max() < 1e-6
+    assert not (np.abs(stability.masses(X, "sinkhorn", "paper", (1e-5, 1e4)) - 1) < 1e-3).any()
+
+
+@pytest.mark.parametrize(("solver", "regularizer"), [("sinkhorn", "entropic"), ("badmm-q", "quadratic")])
+@pytest.mark.parametrize("priors", [False, True])
+def test_objective_is_least_at_the_optimum_and_within_the_gap(solver, regularizer, priors):
+    X, p0, q0 = problem(2, 8, 5, seeded(0))
+    weights = (0.5, 1.0, 2.0)
+    given = {"p0": p0, "q0": q0} if priors else {}
+    P = uot_plan(X, *weights, **given, solver=solver, K="converged")
+    best = objective(X, P, weights, regularizer, **given)
+    for seed in range(5):
+        P = problem(2, 8, 5, seeded(seed)).X
+        P = P / P.sum((1, 2), keepdim=True)
+        above = objective(X, P, weights, regularizer, **given) - best
+        gap = duality_gap(X, P, *weights, **given, regularizer=regularizer)
+        assert (above > 0).all()
+        assert (above <= gap).all()
+
+
+@pytest.mark.parametrize("name", ["modules", "best-modules", "priors"])
+def test_figures_of_committed_runs_fit_long_settings(name, tmp_path, monkeypatch):
+    more = {"lr": 5e-4, "weight_decay": 5e-3, "alpha0_of_spread": 0.3, "pool_lr": 10}
+    varied: list[dict[str, object]] = [{}, {"K": 8}, {"p0": "learned"}]
+    poolings = ("uotp-sinkhorn", "uotp-sinkhorn-paper", "uotp-badmm-e", "uotp-badmm-q")
+    rows = [
+        run(pool, fold, 0.5 + 0.1 * fold, pooling, **settings)
+        for pool in varied
+        for fold in (0, 1)
+        for pooling in poolings
+        for settings in ({}, more, {"features": "x" * 80})
+    ]
+    (tmp_path / "mil").mkdir()
+    with (tmp_path / "mil" / "runs.csv").open("w") as file:
+        export.write(rows, file)
+    monkeypatch.setenv(committed.FOLDER, str(tmp_path))
+    module = {"modules": modules, "best-modules": best_modules, "priors": priors}[name]
+    figure, words = module.draw(0, True)
+    figure.savefig(tmp_path / "drawn.png")  # lays it out
+    axes = [ax for ax in figure.axes if ax.get_visible()]
+    boxes = [ax.title.get_window_extent() for ax in axes]
+    assert len(axes) == 6 + (name == "priors")  # two formulations, three settings; the published numbers
+    width, height = figure.get_size_inches() * figure.dpi
+    for i, box in enumerate(boxes):
+        assert box.x0 >= 0
+        assert box.x1 <= width
+        assert box.y1 <= height
+        assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+    assert any("weight_decay=0.005" in word for word in words)
+
+
+def run(
+    pool: dict[str, object], fold: int, accuracy: float, pooling: str = "uotp-sinkhorn", **more: Any
+) -> Row:
+    settings = {**more, "pool": pool} if pool else more
+    spec = RunSpec.make(
+        settings, task="mil", dataset="musk1", pooling=pooling, protocol="fair", fold=fold, seed=0
+    )
+    costs: dict[str, Any] = {"seconds": 1.0, "cpu_seconds": 1.0, "peak_mib": 1.0, "parameters": 1}
+    text: dict[str, Any] = {"fingerprint": "f", "status": "done", "error": None}
+    return Row(spec=spec, attempts=1, metrics={"accuracy": accuracy}, details={}, **text, **costs)
+
+
+def shown(found: committed.Samples[Any]) -> dict[tuple[str, Any], tuple[Any, int]]:
+    return {key: (pytest.approx(sample.mean), len(sample)) for key, sample in found.items()}
+
+
+def test_modules_are_compared_on_the_same_runs():
+    rows = [run({}, fold, accuracy) for fold, accuracy in enumerate((0.5, 0.7, 0.1))]
+    rows += [run({"K": 8}, 0, 0.6), run({"K": 8}, 1, 0.8)]
+    others = [run({"K": "converged"}, 0, 0.9), run({"K": 8}, 0, 0.9, "mean"), run({}, 0, 0.9, lr=0.1)]
+    others += [run({}, 1, 0.9, "uotp-badmm-e")]  # with one K only
+    ((panel, found),) = committed.by_modules(rows + others).items()
+    assert panel == ("musk1", "exact", "fair", "")
+    assert shown(found) == {("sinkhorn", 4): (0.6, 2), ("sinkhorn", 8): (0.7, 2)}
+
+
+def test_priors_are_compared_on_the_same_runs():
+    learned: dict[str, object] = {"q0": "learned"}
+    rows = [run({}, 0, 0.5), run({}, 1, 0.7), run(learned, 0, 0.9), run({"K": 8}, 0, 0.1)]
+    rows += [run(pool, 0, 0.4, "uotp-badmm-q-paper", lr=0.1) for pool in ({}, learned)]
+    exact, published = priors.by_priors(rows).items()
+    assert exact[0] == ("musk1", "exact", "fair", "")
+    assert shown(exact[1]) == {("sinkhorn", (False, False)): (0.5, 1), ("sinkhorn", (False, True)): (0.9, 1)}
+    assert published[0] == ("musk1", "paper", "fair", "lr=0.1")
+
+
+def test_best_modules():
+    own = {K: Sample({(0, 0): accuracy}) for K, accuracy in ((16, 0.7), (2, 0.7), (4, 0.6))}
+    assert best_modules.best(own) == 2
+
+
+def test_published_tables_agree_where_they_overlap():
+    """Table 6 with fixed priors is NCI1 of Table 1, and Table 7 that table where the best K is 4."""
+    poolings = ("uotp-sinkhorn-paper", "uotp-badmm-e-paper", "uotp-badmm-q-paper")
+    assert len(paper.TABLE_6) == 3 * 4
+    assert len(paper.TABLE_7) == 3 * 12
+    for name in poolings:
+        assert paper.TABLE_6[name, (False, False)] == paper.TABLE_1[name, paper.PRIORS_DATASET]
+    for (name, dataset), best in paper.TABLE_7.items():
+        if best.K == 4:
+            assert best.accuracy == paper.TABLE_1[name, dataset], (name, dataset)
+        assert best.accuracy.mean >= paper.TABLE_1[name, dataset].mean, (name, dataset)
+
+
+def test_figures_without_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv(committed.FOLDER, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"results.mil.runs\.csv .*got neither: .*UOTPOOL_RESULTS"):
+        figures.draw("modules", tmp_path, quick=True)
+    (tmp_path / "results" / "mil").mkdir(parents=True)
+    with (tmp_path / "results" / "mil" / "runs.csv").open("w") as file:
+        export.write([run({}, 0, 0.5)], file)
+    for name in ("modules", "best-modules"):
+        with pytest.raises(ValueError, match=r"differ in pool\.K .* got none"):
+            figures.draw(name, tmp_path, quick=True)
+    with pytest.raises(ValueError, match=r"differ in pool\.p0 or pool\.q0 .* got none"):
+        figures.draw("priors", tmp_path, quick=True)
+
+
+def test_runtime_is_drawn(tmp_path, capsys):
+    """Times are others each time: that there are some, of each pooling."""
+    words = figures.draw("runtime", tmp_path, quick=True)
+    for name in runtime.EXACT:
+        assert any(word.startswith(f"{name}, K = 4: ") for word in words)
+    assert all((tmp_path / f"runtime.{form}").stat().st_size > 10_000 for form in ("png", "svg"))
+    assert capsys.readouterr().err.splitlines() == [f"runtime: {i} of 2 rounds" for i in range(3)]
+
+
+def test_runtime_has_every_pooling():
+    pytest.importorskip("torch_geometric")
+    pools = runtime.built(runtime.candidates(ENTRIES), runtime.SMALL[2])
+    times = runtime.measure(pools, runtime.SMALL, 1, 0.0, lambda done, total: None)
+    assert {one.name for one in times} == set(ENTRIES)
+    assert all(0 < seconds[FORWARD] and 0 < seconds[BOTH] < 60 for seconds in times.values())
+    (ax,) = runtime.picture(times, runtime.SMALL).axes
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert sorted(labels) == sorted(one.label for one in times)
+    assert labels == [one.label for one in sorted(times, key=lambda one: times[one][FORWARD])]
+    impls = {"eager"} if library.missing() else {"eager", "fused"}
+    for name in runtime.EXACT:
+        assert {f"{name} ({impl})" for impl in impls} == {
+            label for label in labels if label.startswith(name + " ")
+        }
+
+
+def test_runtime_without_the_kernel(monkeypatch):
+    monkeypatch.setattr(library, "missing", lambda: "no compiler")
+    assert runtime.candidates(["mean", "uotp-sinkhorn"]) == [("mean", None), ("uotp-sinkhorn", "reference")]
+    _, words = runtime.draw(0, True)
+    assert any("not fused, as no compiler" in word for word in words)
+
+
+def test_figures_know_the_solvers():
+    assert solvers.REGULARIZER == problems.REGULARIZER
+    assert set(problems.LABELS) == set(problems.COLOURS) == set(problems.MARKERS) == set(problems.SOLVERS)
+
+
+def test_short_numbers():
+    assert [power(x) for x in (0.01, 1.0, 100.0, 1e4, 1e-5)] == ["0.01", "1", "100", "1e4", "1e-5"]
+    assert [short(x) for x in (2.2e-5, 49.0, float("inf"))] == ["2.2e-5", "4.9e1", "inf"]

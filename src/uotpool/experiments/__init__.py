@@ -1,1 +1,0 @@
-"""Data sets, models, protocols and runs behind the tables of the paper."""
