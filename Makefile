@@ -45,9 +45,9 @@ sanitize: $(READY)
 	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/kernels
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build src/uotpool/kernels/*.so
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build src/uotpool/backends/cpu/*.so
 
-# Also builds the kernels, into src/uotpool/kernels/. Not in an isolated environment, which is a new one each time and
+# Also builds the kernels, into src/uotpool/backends/cpu/. Not in an isolated environment, which is a new one each time and
 # would make CMake start over: only what changed in csrc/ is compiled again.
 $(READY): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "setting up $(VENV): 2.6 GB and some five minutes if it is new"

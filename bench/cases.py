@@ -44,7 +44,7 @@ def answer(pool: Pool, X: Tensor, **layout: Any) -> Answer:
 
 def truth(pool: UOTPooling, X: Tensor, **layout: Any) -> Answer:
     """What the exact reference says, with the layer's weights."""
-    twin = UOTPooling(pool.dim, solver=pool.rule.solver, K=pool.K, impl="reference")
+    twin = UOTPooling(pool.dim, solver=pool.options.solver.name, K=pool.K, impl="reference")
     twin.load_state_dict(pool.state_dict())
     return answer(twin, X, **layout)
 

@@ -18,7 +18,7 @@ from bench.cases import WrongAnswerError, show
 from bench.report import Case, Row, cost
 from bench.session import Session
 from uotpool import AdaptiveUOTPool2d
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 Run = Callable[[Tensor], Tensor]
 SHAPE, QUICK = (32, 512, 7, 7), (2, 8, 3, 3)  # what a ResNet has before its global pool

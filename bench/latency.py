@@ -11,8 +11,8 @@ from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, samples, tim
 from bench.cases import layer, show, truth, verify
 from bench.report import COST, MICROSECONDS, Case, Row, Target, judge
 from bench.session import SOLVERS, Session
-from uotpool import dispatch, inputs, uot_pool
-from uotpool.kernels import library
+from uotpool import backends, inputs, uot_pool
+from uotpool.backends.cpu import library
 from uotpool.nn import UOTPooling
 
 SIZE = (1, 5, 8)
@@ -86,11 +86,11 @@ def _stages(session: Session, solver: str) -> list[Row]:
 
 def stage_calls(pool: UOTPooling, X: torch.Tensor) -> dict[str, Call]:
     """Each stage of `UOTPooling.forward`, as far as it can be called alone."""
-    prepared = pool._prepare(X, None, None, None, None)
+    problem = pool._problem(X, None, None, None, None)
     stages: dict[str, Call] = {
-        "arguments, layout": lambda: inputs.lay_out(X, None, None, None, None),
+        "arguments, layout": lambda: inputs.as_sets(X, None, None, None, None),
         "weights (softplus)": lambda: pool._weight_rows(X),
-        SOLVE: lambda: dispatch.pool(*prepared, pool.rule),
+        SOLVE: lambda: backends.pool(problem, pool.options),
     }
     return stages if library.missing() else stages | {NATIVE: native_call(pool, X)}
 
@@ -105,7 +105,7 @@ def native_call(pool: UOTPooling, X: torch.Tensor) -> Call:
     B, N, D = SIZE
     sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1}
     arrays = {"X": data.data_ptr(), "weights": weights.data_ptr(), "out": out.data_ptr()}
-    call = ctypes.byref(library.Call(solver=SOLVERS.index(pool.rule.solver), **sizes, **arrays))
+    call = ctypes.byref(library.Call(solver=SOLVERS.index(pool.options.solver.name), **sizes, **arrays))
     library.check(loaded.uotpool_forward(call))
     torch.testing.assert_close(out, pool(X).detach())
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import uotpool
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,7 +14,7 @@ from bench.cases import WrongAnswerError, show
 from bench.report import Case, Row, Target, at_most, cost
 from bench.session import Session
 from uotpool import uot_pool
-from uotpool.kernels import library, windows
+from uotpool.backends.cpu import library, windows
 
 # (B, C, H, W), kernel, stride, padding
 CASES = (

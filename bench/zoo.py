@@ -22,8 +22,8 @@ from bench.cases import show, truth, verify
 from bench.memory import Probe, measure_all
 from bench.report import COST, Case, Row, cost, machine_facts
 from bench.session import Session
+from uotpool import UOTPooling
 from uotpool.zoo import ENTRIES
-from uotpool.zoo.uot import UOTP
 
 SIZE_OF_X = "size of X"
 NOTE = (
@@ -45,8 +45,8 @@ def run(session: Session) -> list[Row]:
     X = samples(size)
     pools = runtime.built(runtime.candidates(ENTRIES), size[2])
     for one, pool in pools.items():
-        if isinstance(pool, UOTP) and one.impl is not None:
-            verify(pool.uot, truth(pool.uot, X), X)
+        if isinstance(pool, UOTPooling) and one.impl is not None:
+            verify(pool, truth(pool, X), X)
     seconds = runtime.measure(pools, size, session.repeats, session.min_sample, runtime.progress)
     probed = list(pools)[:2] if session.quick else list(pools)
     probes = [Probe(size, one.name, one.options, BOTH) for one in probed]

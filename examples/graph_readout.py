@@ -20,7 +20,7 @@ from torch_geometric.nn.models import GIN
 from uotpool_experiments.datasets import graphs
 
 from uotpool import param_groups
-from uotpool.pyg import UOTAggregation
+from uotpool.integrations.pyg import UOTAggregation
 
 WIDTH = 32
 

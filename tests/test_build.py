@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from uotpool import cli
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 ROOT = Path(__file__).parent.parent
 HEADER = (ROOT / "csrc" / "uotpool.h").read_text()

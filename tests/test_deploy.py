@@ -21,7 +21,7 @@ from uotpool import (
     replace_global_pool,
     replace_local_pools,
 )
-from uotpool.pyg import UOTAggregation
+from uotpool.integrations.pyg import UOTAggregation
 from uotpool.zoo import build
 
 D = 4
@@ -144,7 +144,7 @@ def dynamic() -> dict[int, Any]:
 @pytest.mark.parametrize("name", POOLS)
 def test_export_of_images_of_any_size(name, impl):
     layer = POOLS[name]()
-    layer.pool.rule = layer.pool.rule._replace(impl=impl)
+    layer.pool.options = layer.pool.options._replace(impl=impl)
     program = torch.export.export(layer, (randn(*SIZES[0]),), dynamic_shapes=(dynamic(),)).module()
     for size in SIZES:
         close(program(randn(*size)), layer(randn(*size)))

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import uotpool
+from uotpool.backends.cpu import library
 from uotpool.cli import main
-from uotpool.kernels import library
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "errors.md").read_text()

@@ -77,5 +77,5 @@ def test_docstrings_are_drawn(site):
         assert "<math" in html or name in ("images", "pyg")
     for public in ("uot_pool", "duality_gap", "suggest_rho"):
         assert f'id="uotpool.{public}"' in pages["functions"]
-    for kind in ("GNP", "OTK", "SAGPool", "UOTP", "Covariance"):
+    for kind in ("GNP", "OTK", "SAGPool", "Covariance"):
         assert f'.{kind}"' in pages["zoo"]

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 import uotpool
-from uotpool.dispatch import SOLVERS, available
+from uotpool.backends import available
+from uotpool.solvers import SOLVERS
 
 # ---------------------------------------------------------------------------------------------------------
 # torch only
@@ -107,22 +108,19 @@ def test_info_with_torch_alone(alone):
 
 ALLOWED: dict[str, set[str]] = {
     "plaintext": set(),
-    "segments": {"checks"},
-    "layout": {"segments"},
-    "solvers.weights": set(),
-    "solvers": {"layout", "solvers", "solvers.weights"},
     "checks": set(),
-    "inputs": {"checks", "layout", "solvers", "solvers.weights"},
-    "kernels": {"checks", "kernels", "layout", "solvers", "solvers.weights"},
-    "dispatch": {"checks", "kernels", "layout", "solvers", "solvers.weights"},
-    "functional": {"checks", "dispatch", "inputs", "layout", "solvers", "solvers.weights"},
+    "sets": {"checks", "sets"},
+    "problem": {"sets"},
+    "solvers": {"problem", "sets", "solvers"},
+    "inputs": {"checks", "sets", "solvers"},
+    "backends": {"backends", "checks", "problem", "sets", "solvers"},
+    "functional": {"backends", "checks", "inputs", "problem", "sets", "solvers"},
 }
 ALLOWED["nn"] = set(ALLOWED) | {"nn"}
-ALLOWED["restore"] = {"checks", "nn"}
-ALLOWED["surgery"] = {"checks", "nn", "restore"}
 ALLOWED["__init__"] = set(ALLOWED)
-ALLOWED["pyg"] = {"checks", "nn"}
-ALLOWED["zoo"] = {"checks", "inputs", "layout", "segments", "nn", "zoo"}
+ALLOWED["integrations"] = {"checks", "nn"}
+ALLOWED["pyg"] = {"integrations"}
+ALLOWED["zoo"] = {"checks", "inputs", "sets", "nn", "zoo"}
 ALLOWED["cli"] = set(ALLOWED)
 ALLOWED["__main__"] = {"cli"}
 
@@ -179,32 +177,31 @@ def source() -> dict[str, str]:
 
 def test_imports_point_one_way():
     files = source()
-    assert {"layout.py", "solvers/weights.py", "nn/pooling.py", "pyg.py"} <= set(files)
+    assert {"problem.py", "sets/base.py", "nn/pooling.py", "pyg.py"} <= set(files)
     assert violations(files) == []
 
 
 @pytest.mark.parametrize(
     ("file", "line", "target"),
     [
-        ("layout.py", "from uotpool import checks", "uotpool.checks"),
-        ("layout.py", "from uotpool.solvers.weights import Weights", "uotpool.solvers.weights"),
-        ("checks.py", "from uotpool.layout import Sets", "uotpool.layout"),
+        ("sets/base.py", "from uotpool.problem import Problem", "uotpool.problem"),
+        ("checks.py", "from uotpool.sets import Sets", "uotpool.sets"),
         ("checks.py", "import uotpool", "uotpool"),
-        ("solvers/weights.py", "from uotpool.layout import Sets", "uotpool.layout"),
+        ("problem.py", "from uotpool.solvers import SOLVERS", "uotpool.solvers"),
         ("solvers/badmm.py", "import uotpool.checks", "uotpool.checks"),
-        ("solvers/__init__.py", "from uotpool.inputs import lay_out", "uotpool.inputs"),
-        ("solvers/sinkhorn.py", "from ..dispatch import Rule", "uotpool.dispatch"),
-        ("inputs.py", "from uotpool import dispatch", "uotpool.dispatch"),
-        ("dispatch.py", "from . import inputs", "uotpool.inputs"),
-        ("dispatch.py", "def f():\n    from uotpool.nn import UOTPooling", "uotpool.nn"),
+        ("solvers/__init__.py", "from uotpool.inputs import as_sets", "uotpool.inputs"),
+        ("solvers/sinkhorn.py", "from ..backends import SolverOptions", "uotpool.backends"),
+        ("inputs.py", "from uotpool import backends", "uotpool.backends"),
+        ("backends/reference.py", "from uotpool import inputs", "uotpool.inputs"),
+        ("backends/cpu/ops.py", "def f():\n    from uotpool.nn import UOTPooling", "uotpool.nn"),
         ("functional.py", "from uotpool.nn.pooling import UOTPooling", "uotpool.nn.pooling"),
         ("nn/mixed.py", "from uotpool.pyg import UOTAggregation", "uotpool.pyg"),
         ("nn/pooling.py", "from uotpool import cli", "uotpool.cli"),
         ("nn/priors.py", "from uotpool import uot_pool", "uotpool"),
-        ("pyg.py", "from uotpool.functional import uot_pool", "uotpool.functional"),
-        ("pyg.py", "from uotpool.zoo import build", "uotpool.zoo"),
+        ("integrations/pyg.py", "from uotpool.functional import uot_pool", "uotpool.functional"),
+        ("integrations/pyg.py", "from uotpool.zoo import build", "uotpool.zoo"),
         ("zoo/simple.py", "from uotpool.pyg import UOTAggregation", "uotpool.pyg"),
-        ("nn/pooling.py", "from uotpool.zoo.base import Pooling", "uotpool.zoo.base"),
+        ("nn/pooling.py", "from uotpool.zoo.simple import Mean", "uotpool.zoo.simple"),
         ("__init__.py", "from uotpool.zoo import build", "uotpool.zoo"),
         ("__init__.py", "from uotpool.pyg import UOTAggregation", "uotpool.pyg"),
     ],

@@ -15,7 +15,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import MessagePassing, SAGEConv, aggr
 from torch_geometric.nn.models import GIN
 
-from uotpool.pyg import UOTAggregation
+from uotpool.integrations.pyg import UOTAggregation
 
 D = 4
 # Node 3 gets no message, and node 4 neither sends nor gets one.

@@ -8,7 +8,7 @@ import torch
 from tests import tolerances as tol
 from tests.cases import DECADES, SOLVERS
 from uotpool import uot_plan, uot_pool
-from uotpool.layout import DenseSets, logsumexp_d
+from uotpool.sets import DenseSets, logsumexp_d
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
 

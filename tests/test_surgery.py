@@ -99,7 +99,7 @@ def test_the_global_pool_is_found_and_can_start_as_it_was(name, make):
 def test_options_reach_the_layer(name, make):
     model = replace_global_pool(make(), solver="badmm-e", K=2, alpha0=0.5)
     pool = model.get_submodule(name).pool
-    assert (pool.rule.solver, pool.K, pool.alpha0.item()) == ("badmm-e", 2, 0.5)
+    assert (pool.options.solver.name, pool.K, pool.alpha0.item()) == ("badmm-e", 2, 0.5)
 
 
 def test_dtype_mode_and_everything_else_stay():

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import uotpool
 from tests import tolerances as tol
 from tests.cases import problem
-from uotpool import dispatch
-from uotpool.pyg import UOTAggregation
+from uotpool.backends.cpu.backend import CPU
+from uotpool.integrations.pyg import UOTAggregation
+from uotpool.solvers import SOLVERS
 from uotpool.zoo import build
 
 INF, NAN = float("inf"), float("nan")
@@ -173,7 +174,7 @@ ALWAYS: list[Bad] = [
     ("solver-tensor", lambda: pool(solver=X), V, "solver", "one of 'sinkhorn'", "a float64 tensor"),
     ("formulation", lambda: plan(formulation="published"), V, "formulation", "'exact', 'paper'", "'published'"),
     ("readout", lambda: pool(readout="sum"), V, "readout", "'conditional', 'authors'", "'sum'"),
-    ("impl", lambda: pool(impl="fast"), V, "impl", "'auto', 'reference'", "'fast'"),
+    ("impl", lambda: pool(impl="fast"), V, "impl", "'auto', 'cpu', 'reference'", "'fast'"),
     ("regularizer", lambda: gap(regularizer="l2"), V, "regularizer", "'entropic', 'quadratic'", "'l2'"),
     ("readout-exact", lambda: pool(readout="authors"), V, "readout", 'formulation="paper"', "'exact'"),
     ("resolve_impl-X", lambda: resolve(3, "sinkhorn"), T, "X", "a tensor", "3 (int)"),
@@ -329,7 +330,7 @@ def test_refused_under_check(bad):
 
 
 def test_missing_implementation_says_why(monkeypatch):
-    monkeypatch.setattr(dispatch, "available", lambda: {"reference": "", "cpu": "no compiler found"})
+    monkeypatch.setattr(CPU, "unavailable", lambda: "no compiler found")
     for call in (
         lambda: resolve(X, "sinkhorn", "cpu"),
         lambda: pool(impl="cpu"),
@@ -340,7 +341,7 @@ def test_missing_implementation_says_why(monkeypatch):
     assert uotpool.resolve_impl(X, "sinkhorn", "reference") == "reference"
 
 
-@pytest.mark.parametrize("solver", dispatch.SOLVERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("preset", ["mean", "max", "attention"])
 def test_presets_ask_for_nothing_that_was_not_given(preset, solver):
     """`rho` of a preset goes with Bregman ADMM steps only, so K="converged" is no error of the caller."""

@@ -27,8 +27,8 @@ MODULES = (4, 8, 16)
 CASE = problem(20, 12, 6)
 PRIORS: dict[str, Any] = {"p0": CASE.p0, "q0": CASE.q0}
 SPREAD = float(CASE.X.std())
-Rule = Callable[[str, float, float, float], float]
-RULES: dict[str, Rule] = {
+SolverOptions = Callable[[str, float, float, float], float]
+RULES: dict[str, SolverOptions] = {
     "suggest_rho": lambda s, a0, a1, a2: suggest_rho(s, a0, a1, a2, spread=SPREAD),
     "0.1": lambda s, a0, a1, a2: 0.1,
     "0.3": lambda s, a0, a1, a2: 0.3,

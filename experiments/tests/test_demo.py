@@ -70,7 +70,7 @@ def test_plan_of_a_bag_is_that_of_the_bag_alone():
     share, chance = shares[3], chances[3]
     alone = found.test.subset([3])
     with torch.no_grad():
-        P = found.model.pool.uot.plan(found.model.features(alone.X))
+        P = found.model.pool.plan(found.model.features(alone.X))
         torch.testing.assert_close(share, P / P.sum(0))
         assert chance == pytest.approx(float(found.model(alone.X, alone.ptr).sigmoid()))
     assert divergence > 0

@@ -25,7 +25,7 @@ from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tasks.spec import RunSpec
 
 from uotpool import duality_gap, solvers, uot_plan
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 from uotpool.zoo import ENTRIES
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -251,7 +251,7 @@ def test_runtime_without_the_kernel(monkeypatch):
 
 
 def test_figures_know_the_solvers():
-    assert solvers.REGULARIZER == problems.REGULARIZER
+    assert {name: solver.regularizer for name, solver in solvers.SOLVERS.items()} == problems.REGULARIZER
     assert set(problems.LABELS) == set(problems.COLOURS) == set(problems.MARKERS) == set(problems.SOLVERS)
 
 

@@ -12,23 +12,33 @@ from uotpool_experiments.runs.fingerprint import closure, fingerprint
 
 import uotpool
 
-REAL = module.PACKAGES["uotpool"]
+REAL = dict(module.PACKAGES)
+CSRC = REAL["uotpool"].parents[1] / "csrc"
 
 
 class Sources:
-    """A copy of the package's sources that a test may change."""
+    """A copy of the sources of both packages that a test may change."""
 
     def __init__(self, root):
-        self.package, self.csrc = root / "src" / "uotpool", root / "csrc"
-        shutil.copytree(REAL, self.package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        if (REAL.parent.parent / "csrc").exists():
-            shutil.copytree(REAL.parent.parent / "csrc", self.csrc)
+        self.packages = {name: root / "src" / name for name in REAL}
+        for name, path in REAL.items():
+            shutil.copytree(path, self.packages[name], ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        self.csrc = root / "csrc"
+        if CSRC.exists():
+            shutil.copytree(CSRC, self.csrc)
         else:
             self.csrc.mkdir()
             (self.csrc / "kernels.cpp").write_text("")
 
+    def files(self):
+        return [path for package in self.packages.values() for path in package.rglob("*.py")]
+
+    def path(self, name):
+        package, *below = name.split(".")
+        return self.packages[package].joinpath(*below).with_suffix(".py")
+
     def edit(self, name, change):
-        path = self.package / name
+        path = self.path(name)
         before = path.read_text()
         after = change(before)
         assert after != before
@@ -48,7 +58,8 @@ def forget():
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
     copied = Sources(tmp_path)
-    monkeypatch.setitem(module.PACKAGES, "uotpool", copied.package)
+    for name, path in copied.packages.items():
+        monkeypatch.setitem(module.PACKAGES, name, path)
     yield copied
     forget()
 
@@ -58,60 +69,37 @@ def with_code(text):
 
 
 USED = [
-    *(
-        "layout",
-        "inputs",
-        "segments",
-        "dispatch",
-        "functional",
-        "nn/pooling",
-        "kernels/ops",
-        "solvers/sinkhorn",
-    ),
-    *(
-        "zoo/base",
-        "zoo/uot",
-        "experiments/mil",
-        "experiments/training",
-        "experiments/protocols",
-        "experiments/metrics",
-    ),
-    *("experiments/dropout", "experiments/data/mil", "experiments/data/bags", "experiments/data/digits"),
+    *(f"uotpool.sets.{name}" for name in ("base", "dense", "ragged", "segments")),
+    *(f"uotpool.{name}" for name in ("inputs", "problem", "nn.base", "nn.pooling", "solvers.sinkhorn")),
+    *(f"uotpool.backends.{name}" for name in ("base", "reference", "cpu.backend", "cpu.ops")),
+    *(f"uotpool_experiments.tasks.{name}" for name in ("mil.task", "mil.metrics", "mil.dropout")),
+    *(f"uotpool_experiments.tasks.{name}" for name in ("seeding", "protocols")),
+    *(f"uotpool_experiments.datasets.{name}" for name in ("mil", "bags", "digits")),
 ]
 UNUSED = [
-    *(
-        "zoo/simple",
-        "zoo/attention",
-        "zoo/networks",
-        "zoo/pyg_sets",
-        "zoo/transport",
-        "zoo/covariance",
-        "zoo/graphs",
-        "pyg",
-    ),
-    *("cli", "checks", "experiments/tables", "experiments/store", "experiments/executors", "experiments/sweep"),
-    *("experiments/commands", "experiments/progress", "experiments/statistics", "experiments/paper"),
-    *("experiments/data/fetch", "experiments/data/catalog", "experiments/data/sources", "zoo/registry"),
-    *("experiments/fingerprint", "experiments/spec", "experiments/work"),
+    *(f"uotpool.zoo.{name}" for name in ("simple", "attention", "networks", "pyg_sets", "transport")),
+    *(f"uotpool.zoo.{name}" for name in ("covariance", "graphs", "registry")),
+    *("uotpool.pyg", "uotpool.cli", "uotpool.checks"),
+    *(f"uotpool_experiments.{name}" for name in ("tables.kinds", "analysis.statistics", "cli.commands")),
+    *(f"uotpool_experiments.runs.{name}" for name in ("store", "sweep", "progress", "fingerprint", "worker")),
+    *(f"uotpool_experiments.datasets.{name}" for name in ("fetch", "catalog", "sources")),
+    "uotpool_experiments.tasks.spec",
 ]
-
-
-def dotted(names):
-    return {f"uotpool.{name.replace('/', '.')}" for name in names}
 
 
 def test_is_that_of_the_real_sources(sources, monkeypatch):
     """The place of the sources does not count."""
     copied = sources.fingerprint()
-    monkeypatch.setitem(module.PACKAGES, "uotpool", REAL)
+    for name, path in REAL.items():
+        monkeypatch.setitem(module.PACKAGES, name, path)
     assert sources.fingerprint() == copied
 
 
 def test_every_used_module_counts(sources):
     seen = {sources.fingerprint()}
-    assert not dotted(USED) & module.NOT_HASHED
+    assert not set(USED) & module.NOT_HASHED
     for name in USED:
-        sources.edit(f"{name}.py", with_code)
+        sources.edit(name, with_code)
         found = sources.fingerprint()
         assert found not in seen, name
         seen.add(found)
@@ -120,21 +108,21 @@ def test_every_used_module_counts(sources):
 def test_no_other_module_counts(sources):
     before = sources.fingerprint()
     for name in UNUSED:
-        sources.edit(f"{name}.py", with_code)
+        sources.edit(name, with_code)
     assert sources.fingerprint() == before
 
 
 def test_a_family_counts_for_its_own_poolings_only(sources):
     before = {name: sources.fingerprint(name) for name in ("mean", "max", "attention", "uotp-sinkhorn")}
     assert len(set(before.values())) == 4  # the entry of the registry counts
-    sources.edit("zoo/attention.py", with_code)
+    sources.edit("uotpool.zoo.attention", with_code)
     changed = {name for name, code in before.items() if sources.fingerprint(name) != code}
     assert changed == {"attention"}
 
 
 def test_the_kernels_do_not_count_for_mean_pooling(sources):
     before = {name: sources.fingerprint(name) for name in ("mean", "uotp-sinkhorn")}
-    sources.edit("kernels/ops.py", with_code)
+    sources.edit("uotpool.backends.cpu.ops", with_code)
     assert {name for name, code in before.items() if sources.fingerprint(name) != code} == {"uotp-sinkhorn"}
 
 
@@ -166,73 +154,76 @@ def docstrings(text):
 
 
 @pytest.mark.parametrize("change", [comment, reformat, docstrings])
-@pytest.mark.parametrize("name", ["layout", "experiments/mil", "zoo/uot"])
+@pytest.mark.parametrize(
+    "name", ["uotpool.sets.base", "uotpool_experiments.tasks.mil.task", "uotpool.nn.pooling"]
+)
 def test_what_is_said_of_the_code_does_not_count(sources, change, name):
     before = sources.fingerprint()
-    sources.edit(f"{name}.py", change)
+    sources.edit(name, change)
     assert sources.fingerprint() == before
 
 
 def moved(sources, old, new):
     """The module under another name, with every import of it changed: what a pure move does."""
-    source, target = (sources.package.joinpath(*name.split(".")).with_suffix(".py") for name in (old, new))
+    source, target = sources.path(old), sources.path(new)
     target.parent.mkdir(parents=True, exist_ok=True)
     (target.parent / "__init__.py").touch()
     source.rename(target)
-    package, _, name = old.rpartition(".")
-    before = rf"from uotpool\.{package} import {name}\b" if package else rf"from uotpool import {name}\b"
-    after = f"from uotpool.{new.rpartition('.')[0]} import {new.rpartition('.')[2]} as {name}"
-    for path in sources.package.rglob("*.py"):
-        text = re.sub(before, after, path.read_text())
-        path.write_text(re.sub(rf"\buotpool\.{re.escape(old)}\b", f"uotpool.{new}", text))
+    (package, _, name), (new_package, _, new_name) = old.rpartition("."), new.rpartition(".")
+    for path in sources.files():
+        text = re.sub(
+            rf"from {re.escape(package)} import {name}\b",
+            f"from {new_package} import {new_name} as {name}",
+            path.read_text(),
+        )
+        path.write_text(re.sub(rf"\b{re.escape(old)}\b", new, text))
 
 
 @pytest.mark.parametrize("task", ["mil", "graph", "image"])
-def test_a_pure_move_keeps_it(sources, monkeypatch, task):
+def test_a_pure_move_keeps_it(sources, task):
     names = ("uotp-sinkhorn", "uotp-badmm-q-paper", "attention", "gmt")
     before = {name: sources.fingerprint(name, task) for name in names}
-    moved(sources, "layout", "sets.views")
-    moved(sources, "experiments.training", "experiments.runs.seeding")
-    moved(sources, "experiments.protocols", "experiments.runs.protocols")
+    moved(sources, "uotpool.sets.base", "uotpool.views.base")
+    moved(sources, "uotpool_experiments.tasks.seeding", "uotpool_experiments.common.seeds")
+    moved(sources, "uotpool_experiments.tasks.protocols", "uotpool.zoo.protocols")
     forget()
-    assert "uotpool.sets.views" in closure(("uotpool.zoo.uot",))
-    assert "uotpool_experiments.runs.seeding" in closure((module.TASKS[task],))
+    assert "uotpool.views.base" in closure(("uotpool.nn.pooling",))
+    assert "uotpool_experiments.common.seeds" in closure((module.TASKS[task],))
     assert {name: sources.fingerprint(name, task) for name in names} == before
 
 
 def test_a_function_that_moves_to_a_neighbour_keeps_it(sources):
     before = sources.fingerprint()
-    (sources.package / "tail.py").write_text("import math\n\n\ndef tail():\n    return math.pi\n")
-    sources.edit("layout.py", lambda text: text + "\nfrom uotpool.tail import tail\n")
-    together = sources.fingerprint()
-    assert together != before
-    (sources.package / "tail.py").unlink()
+    tail = sources.path("uotpool.tail")
+    tail.write_text("import math\n\n\ndef tail():\n    return math.pi\n")
+    sources.edit("uotpool.problem", lambda text: text + "\nfrom uotpool.tail import tail\n")
+    apart = sources.fingerprint()
+    assert apart != before
     sources.edit(
-        "layout.py",
-        lambda text: text.replace(
-            "from uotpool.tail import tail", "import math\n\n\ndef tail():\n    return math.pi"
-        ),
+        "uotpool.problem", lambda text: text.replace("from uotpool.tail import tail", tail.read_text())
     )
-    assert sources.fingerprint() == together
+    tail.unlink()
+    assert sources.fingerprint() == apart
 
 
 def test_a_rename_counts(sources):
     before = sources.fingerprint()
-    for path in sources.package.rglob("*.py"):
+    for path in sources.files():
         path.write_text(re.sub(r"\bSets\b", "Views", path.read_text()))
     assert sources.fingerprint() != before
 
 
 def test_a_number_counts(sources):
     before = sources.fingerprint()
-    sources.edit("experiments/mil.py", lambda text: text.replace("5e-4", "6e-4", 1))
+    sources.edit("uotpool_experiments.tasks.mil.task", lambda text: text.replace("5e-4", "6e-4", 1))
     assert sources.fingerprint() != before
 
 
 def test_does_not_depend_on_what_was_asked_before(sources):
     """A string below a docstring is no docstring."""
     sources.edit(
-        "layout.py", lambda text: text + '\n\ndef extra():\n    """Doc."""\n    "a note"\n    "another"\n'
+        "uotpool.sets.base",
+        lambda text: text + '\n\ndef extra():\n    """Doc."""\n    "a note"\n    "another"\n',
     )
     alone = sources.fingerprint("max")
     forget()
@@ -290,18 +281,16 @@ def test_where_a_header_lies_does_not_count(sources, monkeypatch):
 
 
 def test_closure():
-    found = closure(("uotpool_experiments.tasks.mil.task", "uotpool.zoo.uot"))
-    assert dotted(USED) <= found
-    left_out = {"tables", "store", "executors", "sweep", "commands", "progress", "statistics", "paper", "work"}
-    assert not {f"uotpool_experiments.{name}" for name in left_out} & found
-    assert not dotted(["zoo/attention", "zoo/graphs", "pyg", "cli"]) & found
+    found = closure((module.TASKS["mil"], "uotpool.nn.pooling"))
+    assert set(USED) <= found
+    assert not set(UNUSED) & found - module.NOT_HASHED
 
 
 @pytest.mark.parametrize(
     "roots",
     [
-        ("uotpool_experiments.tasks.mil.task", "uotpool.zoo.uot"),
-        ("uotpool_experiments.tasks.graph.task", "uotpool.zoo.uot"),
+        ("uotpool_experiments.tasks.mil.task", "uotpool.nn.pooling"),
+        ("uotpool_experiments.tasks.graph.task", "uotpool.nn.pooling"),
         ("uotpool_experiments.tasks.image.task", "uotpool.zoo.simple"),
     ],
 )

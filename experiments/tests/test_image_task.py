@@ -373,7 +373,7 @@ def test_what_counts_for_the_fingerprint():
     assert {
         "uotpool.nn.images",
         "uotpool.nn.pooling",
-        "uotpool.kernels.windows",
+        "uotpool.backends.cpu.windows",
     } <= used  # of the local pools of "cnn"
     assert len({fingerprint("image", name) for name in ("mean", "max", "uotp-sinkhorn")}) == 3
 

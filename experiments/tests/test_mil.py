@@ -23,7 +23,6 @@ from uotpool_experiments.tasks.spec import Result, canonical
 import uotpool
 from experiments.tests.data import helpers as files
 from experiments.tests.helpers import mil_spec, numbers, quiet
-from uotpool.zoo.uot import UOTP
 
 UNIFORM = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10}
 BASE = {"epochs": 2, "lr": 2e-3, "weight_decay": 1e-4}  # one configuration, also under "fair"
@@ -83,11 +82,11 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
     ran = {
         "uotpool_experiments.runs.worker",
         "uotpool_command",
-        "uotpool.surgery",
-        "uotpool.restore",
+        "uotpool.nn.replace",
+        "uotpool.nn.restore",
         "uotpool",
     }
-    counted = closure((TASKS["mil"], "uotpool.zoo.simple", "uotpool.zoo.uot")) | NOT_HASHED
+    counted = closure((TASKS["mil"], "uotpool.zoo.simple", "uotpool.nn.pooling")) | NOT_HASHED
     assert set(loaded) - counted <= ran
 
 
@@ -372,8 +371,8 @@ def test_divergence_is_larger_where_the_plan_is_sharper():
 def initial_weights(settings) -> dict[str, list[float]]:
     spec = mil_spec(settings, pooling="uotp-sinkhorn")
     pool = mil.make_model(spec, mil.Settings.of(spec), train_part(spec)).pool
-    assert isinstance(pool, UOTP)
-    return {name: w.tolist() for name, w in pool.uot.weights()._asdict().items() if w is not None}
+    assert isinstance(pool, uotpool.UOTPooling)
+    return {name: w.tolist() for name, w in pool.weights()._asdict().items() if w is not None}
 
 
 def test_pool_lr_is_a_multiple_of_lr_for_the_weights_of_the_pool_alone():
@@ -397,7 +396,7 @@ def test_pool_lr_is_a_multiple_of_lr_for_the_weights_of_the_pool_alone():
         return {named[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
 
     for name, (lr, decay) in rates(pool_lr=20.0).items():
-        own = name.startswith("pool.uot.raw_")
+        own = name.startswith("pool.raw_")
         assert lr == pytest.approx(2e-2 if own else 1e-3), name
         assert decay == (0 if own else 0.1), name
     assert {lr for lr, _ in rates().values()} == {1e-3}

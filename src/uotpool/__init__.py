@@ -1,8 +1,8 @@
 """Differentiable global pooling by unbalanced optimal transport."""
 
+from uotpool.backends import explain_impl, resolve_impl
 from uotpool.checks import check
-from uotpool.dispatch import resolve_impl
-from uotpool.functional import PlanStats, duality_gap, plan_stats, suggest_rho, uot_plan, uot_pool
+from uotpool.functional import PlanStats, duality_gap, objective, plan_stats, suggest_rho, uot_plan, uot_pool
 from uotpool.nn import (
     AdaptiveUOTPool1d,
     AdaptiveUOTPool2d,
@@ -16,9 +16,9 @@ from uotpool.nn import (
     UOTPooling,
     param_groups,
 )
-from uotpool.restore import load_swapped, restore_pools
-from uotpool.solvers.converged import ConvergenceWarning
-from uotpool.surgery import replace_global_pool, replace_local_pools
+from uotpool.nn.replace import replace_global_pool, replace_local_pools
+from uotpool.nn.restore import load_swapped, restore_pools
+from uotpool.solvers.newton import ConvergenceWarning
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,9 @@ __all__ = [
     "UOTPooling",
     "check",
     "duality_gap",
+    "explain_impl",
     "load_swapped",
+    "objective",
     "param_groups",
     "plan_stats",
     "replace_global_pool",

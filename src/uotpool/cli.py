@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 import uotpool
-from uotpool.dispatch import SOLVERS, available
-from uotpool.kernels import library
+from uotpool.backends import available
+from uotpool.backends.cpu import library
 from uotpool.plaintext import visible
+from uotpool.solvers import SOLVERS
 from uotpool.zoo import ENTRIES, build
 
 # Other packages add commands: each names a function (commands) -> None in this group of entry points.
@@ -39,7 +40,7 @@ def info() -> str:
         f"solvers {', '.join(SOLVERS)}",
         "implementations",
     ]
-    chosen = uotpool.resolve_impl(torch.empty(0), SOLVERS[0])
+    chosen = uotpool.resolve_impl(torch.empty(0), next(iter(SOLVERS)))
     for name, missing in available().items():
         state = f"not available: {missing}" if missing else "available"
         if name == "cpu" and not missing:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from uotpool import checks, dispatch
-from uotpool.inputs import Modules, Weight, lay_out, log_priors, resolve_weights
-from uotpool.layout import log_priors_as
-from uotpool.solvers import NEEDS_RHO, certificate
+from uotpool import backends, checks
+from uotpool.inputs import Modules, Weight, as_sets, log_priors, resolve_weights
+from uotpool.problem import Problem, SolverInput, Weights
+from uotpool.solvers import REGULARIZERS, SOLVERS, certificate
+
+Alphas = tuple[float | Tensor, float | Tensor, float | Tensor]
 
 
 def uot_plan(
@@ -67,12 +69,11 @@ def uot_plan(
     Returns:
         P in the layout and dtype of X, mass 1 in each set (exact formulation), 0 at absent samples.
     """
-    rule = dispatch.Rule(solver, formulation, checks.converged(K), tol, max_iter, impl)
-    rule.validate()
-    rows, sets = lay_out(X, index, ptr, dim_size, mask)
+    options = backends.solver_options(solver, K, formulation, tol, max_iter, impl)
+    rows, sets = as_sets(X, index, ptr, dim_size, mask)
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
-    weights = resolve_weights(rows, solver, K, alpha0, alpha1, alpha2, rho)
-    return dispatch.plan(rows, sets, log_p0, log_q0, weights, rule).to(X.dtype)
+    weights = resolve_weights(rows, options.solver, K, alpha0, alpha1, alpha2, rho)
+    return backends.plan(Problem(rows, sets, log_p0, log_q0, weights), options).to(X.dtype)
 
 
 def uot_pool(
@@ -107,12 +108,11 @@ def uot_pool(
     Returns:
         (B, D) in the dtype of X; zeros for an empty set.
     """
-    rule = dispatch.Rule(solver, formulation, checks.converged(K), tol, max_iter, impl, readout)
-    rule.validate()
-    rows, sets = lay_out(X, index, ptr, dim_size, mask)
+    options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
+    rows, sets = as_sets(X, index, ptr, dim_size, mask)
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
-    weights = resolve_weights(rows, solver, K, alpha0, alpha1, alpha2, rho)
-    return dispatch.pool(rows, sets, log_p0, log_q0, weights, rule).to(X.dtype)
+    weights = resolve_weights(rows, options.solver, K, alpha0, alpha1, alpha2, rho)
+    return backends.pool(Problem(rows, sets, log_p0, log_q0, weights), options).to(X.dtype)
 
 
 def duality_gap(
@@ -151,16 +151,67 @@ def duality_gap(
     Returns:
         (B,), float64: it measures small differences. 0 for an empty set.
     """
-    checks.one_of("regularizer", regularizer, dispatch.REGULARIZERS)
-    _plan_like(P, X)
-    rows, sets = lay_out(X, index, ptr, dim_size, mask, torch.float64)
+    given = {"p0": p0, "q0": q0, "index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
+    problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, **given)
+    return certificate.gap(problem, P.log(), regularizer).reshape(problem.sets.num_sets)
+
+
+def objective(
+    X: Tensor,
+    P: Tensor,
+    alpha0: float | Tensor,
+    alpha1: float | Tensor,
+    alpha2: float | Tensor,
+    *,
+    p0: Tensor | None = None,
+    q0: Tensor | None = None,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    mask: Tensor | None = None,
+    regularizer: str = "entropic",
+) -> Tensor:
+    r"""The value of the problem at a plan of mass 1, which is what `uot_plan` minimises.
+
+    Args:
+        X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+        P: plan in the layout of X, >= 0.
+        alpha0, alpha1, alpha2: one value each.
+        regularizer: "entropic" or "quadratic".
+
+    Returns:
+        (B,), float64. 0 for an empty set.
+    """
+    given = {"p0": p0, "q0": q0, "index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
+    problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, **given)
+    return certificate.objective(problem, P, regularizer).reshape(problem.sets.num_sets)
+
+
+def _with_plan(
+    X: Tensor,
+    P: Tensor,
+    alphas: tuple[float | Tensor, ...],
+    regularizer: str,
+    *,
+    p0: Any,
+    q0: Any,
+    **layout: Any,
+) -> tuple[SolverInput, Tensor]:
+    """The problem of a plan that is given, and the plan, both in float64."""
+    checks.one_of("regularizer", regularizer, REGULARIZERS)
+    checks.tensor("X", X, "a floating tensor")
+    checks.floating("P", P, "a floating tensor of the shape of X")
+    checks.same_device("P", P, X)
+    if P.shape != X.shape:
+        checks.fail("P", f"the shape of X, {tuple(X.shape)}", P)
+    rows, sets = as_sets(X, **layout, dtype=torch.float64)
     if checks.values_checked(P):
-        checks.plan_values(sets.hide(P, 0.0))
-    given_p0, given_q0, sets = log_priors(rows, sets, p0, q0)
-    log_p0, log_q0 = log_priors_as(rows, sets, given_p0, given_q0)
-    w = resolve_weights(rows, "sinkhorn", "converged", alpha0, alpha1, alpha2, None)[:, 0]
-    values = certificate.gap(rows, sets, P.double().log(), log_p0, log_q0, w[0], w[1], w[2], regularizer)
-    return values.reshape(sets.num_sets)
+        checks.plan_values(sets.fill_absent(P, 0.0))
+    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
+    alpha0, alpha1, alpha2 = alphas
+    weights = resolve_weights(rows, SOLVERS["sinkhorn"], "converged", alpha0, alpha1, alpha2, None)
+    log_priors_given = sets.log_priors(rows, log_p0, log_q0)
+    return SolverInput(rows, sets, *log_priors_given, Weights(*weights.unbind())), P.double()
 
 
 class PlanStats(NamedTuple):
@@ -197,12 +248,12 @@ def plan_stats(
             max pooling (one sample for each feature). Features that are constant in a set count too, though
             how they are weighed changes nothing.
     """
-    P, sets = lay_out(P, index, ptr, dim_size, mask, torch.float64, name="P")
+    P, sets = as_sets(P, index, ptr, dim_size, mask, torch.float64, name="P")
     if checks.values_checked(P):
         checks.plan_values(P)
     given_p0, given_q0, sets = log_priors(P, sets, p0, q0)
-    log_p0, log_q0 = log_priors_as(P, sets, given_p0, given_q0)
-    P = sets.hide(P, 0.0)
+    log_p0, log_q0 = sets.log_priors(P, given_p0, given_q0)
+    P = sets.fill_absent(P, 0.0)
     p, q = sets.sum_n(P), P.sum(-1, keepdim=True)
     mass = sets.sum_n(q)
     tiny = torch.finfo(P.dtype).tiny
@@ -210,8 +261,8 @@ def plan_stats(
     there = (count > 0).to(P.dtype)
     unit = mass.clamp_min(tiny)
     off_p = (p / unit - log_p0.softmax(-1)).abs().sum(-1, keepdim=True) * there
-    off_q = sets.sum_n((q / sets.spread(unit) - sets.softmax_n(log_q0)).abs())
-    conditional = P / sets.spread(p.clamp_min(tiny))
+    off_q = sets.sum_n((q / sets.to_rows(unit) - sets.softmax_n(log_q0)).abs())
+    conditional = P / sets.to_rows(p.clamp_min(tiny))
     entropy = -sets.sum_n(torch.special.xlogy(conditional, conditional))
     divergence = (count.clamp_min(1.0).log() - entropy).mean(-1, keepdim=True) * there
     return PlanStats(*(s.reshape(sets.num_sets) for s in (mass, off_p, off_q, divergence)))
@@ -229,7 +280,7 @@ def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spr
         spread: standard deviation of the entries of X. A larger rho moves the plan by less than X / rho a
             step, so it stays near the priors; a much smaller one overshoots.
     """
-    checks.one_of("solver", solver, NEEDS_RHO)
+    checks.one_of("solver", solver, tuple(name for name, known in SOLVERS.items() if known.needs_rho))
     numbers = (float(x.detach()) if isinstance(x, Tensor) else x for x in (alpha0, alpha1, alpha2, spread))
     alpha0, alpha1, alpha2, spread = numbers
     alpha0 = checks.number("alpha0", alpha0, positive=True)
@@ -241,11 +292,3 @@ def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spr
     mean = 2 * alpha1 * alpha2 / (alpha1 + alpha2) if alpha1 + alpha2 > 0 else 0.0
     step = min(alpha0 + spread, mean) if solver == "badmm-e" else min(spread, mean / 2)
     return max(step, spread / 10)
-
-
-def _plan_like(P: Tensor, X: Tensor) -> None:
-    checks.tensor("X", X, "a floating tensor")
-    checks.floating("P", P, "a floating tensor of the shape of X")
-    checks.same_device("P", P, X)
-    if P.shape != X.shape:
-        checks.fail("P", f"the shape of X, {tuple(X.shape)}", P)

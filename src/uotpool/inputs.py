@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.layout import DenseSets, RaggedSets, Sets
-from uotpool.solvers import NEEDS_RHO
+from uotpool.sets import DenseSets, RaggedSets, Sets
+from uotpool.solvers.base import Solver
 
 Weight = float | Tensor | Sequence[float]
 Modules = int | Literal["converged"] | None
@@ -19,7 +19,7 @@ Modules = int | Literal["converged"] | None
 DEFAULT_K = 4
 
 
-def lay_out(
+def as_sets(
     X: Tensor,
     index: Tensor | None,
     ptr: Tensor | None,
@@ -72,7 +72,7 @@ def lay_out(
     X = X.contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
-    return sets.hide(X, 0.0), sets
+    return sets.fill_absent(X, 0.0), sets
 
 
 def _no_mask(argument: str, given: object) -> None:
@@ -155,11 +155,11 @@ def log_priors(
         checks.fail("q0", accepted, q0)
     dtype, q0 = q0.dtype, sets.per_sample(q0.to(X.dtype))
     if checks.values_checked(q0):
-        q0_there = sets.hide(q0, 0.0)
+        q0_there = sets.fill_absent(q0, 0.0)
         total = sets.sum_n(q0_there)
         checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
-    sets = sets.among(~(q0 <= 0))  # a prior of NaN is there, and spoils its set
-    return log_p0, _log(sets.hide(q0, 1.0)), sets
+    sets = sets.restrict(~(q0 <= 0))  # a prior of NaN is there, and spoils its set
+    return log_p0, _log(sets.fill_absent(q0, 1.0)), sets
 
 
 def _log(prior: Tensor) -> Tensor:
@@ -169,18 +169,18 @@ def _log(prior: Tensor) -> Tensor:
 
 
 def resolve_weights(
-    X: Tensor, solver: str, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
+    X: Tensor, solver: Solver, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
 ) -> Tensor:
     """The weights as rows of a tensor (3 or 4, K) in the dtype and on the device of X; K = 1 if "converged"."""
     given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
     converged = checks.converged(K)
-    if solver in NEEDS_RHO and not converged:
+    if solver.needs_rho and not converged:
         if rho is None:
-            accepted = f"a number > 0 or {_modules(K)} values for solver={solver!r} (see suggest_rho)"
+            accepted = f"a number > 0 or {_modules(K)} values for solver={solver.name!r} (see suggest_rho)"
             raise ValueError(f"rho: expected {accepted}, got None")
         given["rho"] = rho
     elif rho is not None:
-        why = 'K="converged" has no step size' if converged else f"solver={solver!r} has no step size"
+        why = 'K="converged" has no step size' if converged else f"solver={solver.name!r} has no step size"
         checks.fail("rho", f"None ({why})", rho)
 
     if K is None or isinstance(K, int):

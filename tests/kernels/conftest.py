@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 
 @pytest.fixture(params=library.ISAS)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uotpool.kernels import library, ops
+from uotpool.backends.cpu import library, ops
 
 # AttributeError: torch lets None pass for a tensor, and Python says that it has no shape.
 REFUSALS = (AttributeError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.kernels.harness import modules, rand, randn
-from uotpool.kernels import library
-from uotpool.kernels.ops import SOLVERS
+from uotpool.backends.cpu import library
+from uotpool.backends.cpu.ops import SOLVERS
 
 DTYPES = (torch.float32, torch.float64)
 GRADIENTS = ("dX", "dlog_p0", "dlog_q0", "dweights")

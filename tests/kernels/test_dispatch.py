@@ -9,7 +9,7 @@ from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, rand
 from uotpool import UOTPooling, resolve_impl, uot_plan, uot_pool
-from uotpool.kernels import ops
+from uotpool.backends.cpu import ops
 
 X = dense(2, 6, 5).X
 LOW = {torch.float16: tol.F16, torch.bfloat16: tol.BF16}

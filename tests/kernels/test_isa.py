@@ -16,7 +16,7 @@ from tests import tolerances as tol
 from tests.cases import SOLVERS
 from tests.kernels.harness import compare, dense, modules, off, ragged, solved
 from tests.kernels.raw import Raw
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +60,7 @@ def test_each_runs_code_of_its_own():
 SCRIPT = """
 import json, torch
 from tests.kernels.harness import dense, modules, solved
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 results = {s: solved(dense(2, 9, 17), modules(s, 2), s, impl="cpu") for s in ("sinkhorn", "badmm-e", "badmm-q")}
 lists = {s: {name: t.tolist() for name, t in r.items()} for s, r in results.items()}
 print(json.dumps({"isa": library.isa(), **lists}))

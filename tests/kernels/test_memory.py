@@ -14,7 +14,7 @@ from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
 from uotpool import uot_pool
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 SHAPES = {
     "dense": {},

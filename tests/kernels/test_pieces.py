@@ -16,7 +16,7 @@ from tests.kernels import windows
 from tests.kernels.harness import dense, equal, masked, modules, ragged, solved
 from tests.kernels.raw import NATIVE, Raw
 from tests.tolerances import SECONDS_TO_ANSWER
-from uotpool.kernels import library, pieces
+from uotpool.backends.cpu import library, pieces
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
 each_head = pytest.mark.parametrize("plan", [False, True], ids=["pool", "plan"])
@@ -117,7 +117,7 @@ def test_refused_pieces():
 CHILD = """
 import signal, sys, torch
 from uotpool import uot_pool
-from uotpool.kernels import windows
+from uotpool.backends.cpu import windows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.raw import DTYPES, NATIVE, Raw
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 BAD, NULL, MISALIGNED = library.BAD_ARGUMENT, library.NULL_POINTER, library.MISALIGNED
 LARGE = 2**62

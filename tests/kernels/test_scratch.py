@@ -12,7 +12,7 @@ import torch
 from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import Raw
-from uotpool.kernels import library, scratch
+from uotpool.backends.cpu import library, scratch
 
 MIB = 2**20
 

@@ -14,7 +14,7 @@ from tests.cases import SOLVERS
 from tests.kernels.harness import dense, equal, modules, ragged, solved
 from tests.kernels.raw import DTYPES, GRADIENTS, Raw
 from uotpool import check, uot_plan, uot_pool
-from uotpool.kernels import library, ops
+from uotpool.backends.cpu import library, ops
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
 each_head = pytest.mark.parametrize("plan", [False, True], ids=["pool", "plan"])

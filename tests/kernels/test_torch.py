@@ -15,7 +15,7 @@ from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
 from uotpool import UOTPooling, check, uot_plan, uot_pool
-from uotpool.kernels import ops
+from uotpool.backends.cpu import ops
 
 D = 3
 each_solver = pytest.mark.parametrize("solver", SOLVERS)

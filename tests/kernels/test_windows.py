@@ -14,7 +14,7 @@ from tests.cases import DECADES
 from tests.kernels.harness import equal, rand, randn
 from tests.kernels.raw import NATIVE
 from tests.kernels.windows import case, compare, fused, output_size, reference, solved
-from uotpool.kernels import library, windows
+from uotpool.backends.cpu import library, windows
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
 each_format = pytest.mark.parametrize("memory_format", FORMATS, ids=("nchw", "nhwc"))

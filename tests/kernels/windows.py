@@ -10,9 +10,12 @@ from torch import Tensor
 
 from tests import tolerances as tol
 from tests.kernels.harness import modules, rand, randn
-from uotpool import dispatch
-from uotpool.inputs import lay_out
-from uotpool.kernels import windows
+from uotpool.backends import SolverOptions
+from uotpool.backends.cpu import windows
+from uotpool.backends.reference import log_plan
+from uotpool.inputs import as_sets
+from uotpool.problem import Problem
+from uotpool.solvers import SOLVERS
 
 Pair = tuple[int, int]
 
@@ -79,8 +82,8 @@ def reference(p: Windows) -> Tensor:
     mask = rows(torch.ones(B, 1, H, W))[..., 0] > 0
     X = rows(p.X)
     # The plan itself may be 0 for all of a channel: softmax over the samples of its logarithm.
-    sX, sets = lay_out(X if p.scale is None else p.scale * X, None, None, None, mask)
-    log_P = dispatch.log_plan(sX, sets, None, None, p.weights, dispatch.Rule("sinkhorn"))
+    sX, sets = as_sets(X if p.scale is None else p.scale * X, None, None, None, mask)
+    log_P = log_plan(Problem(sX, sets, None, None, p.weights), SolverOptions(SOLVERS["sinkhorn"]))
     y = (X * sets.softmax_n(log_P)).sum(1)
     return y.reshape(B, oh, ow, C).permute(0, 3, 1, 2)
 

@@ -490,17 +490,17 @@ def test_edges_count(name):
 @every
 def test_wrong_x(name):
     pool, edges = small(name), torch.tensor([[0], [1]])
-    with pytest.raises(ValueError, match=f"^x: expected {D} features"):
+    with pytest.raises(ValueError, match=f"^X: expected {D} features"):
         pool(torch.randn(2, 3, D + 1), edge_index=edges)
-    with pytest.raises(ValueError, match=r"^x: expected a floating tensor"):
+    with pytest.raises(ValueError, match=r"^X: expected a floating tensor"):
         pool(torch.randn(D), edge_index=edges)
-    with pytest.raises(TypeError, match=r"^x: expected a floating tensor"):
+    with pytest.raises(TypeError, match=r"^X: expected a floating tensor"):
         pool(torch.ones(2, 3, D, dtype=torch.int64), edge_index=edges)
-    with pytest.raises(TypeError, match=r"^x: expected a floating tensor"):
+    with pytest.raises(TypeError, match=r"^X: expected a floating tensor"):
         pool([[1.0] * D], edge_index=edges)
     with pytest.raises(ValueError, match=r"^mask: expected"):
         pool(torch.randn(2, 3, D), mask=torch.ones(2, 2), edge_index=edges)
-    with pytest.raises(ValueError, match=r"^x: expected"):
+    with pytest.raises(ValueError, match=r"^X: expected"):
         pool.fit(torch.randn(2, 3, D + 1))
 
 
@@ -770,12 +770,12 @@ def test_fit_in_any_precision(name, dtype):
 def test_fit_needs_enough_samples_and_else_changes_nothing(name):
     pool = small(name)
     before = state(pool)
-    with pytest.raises(ValueError, match=r"^x: expected at least .* samples"):
+    with pytest.raises(ValueError, match=r"^X: expected at least .* samples"):
         pool.fit(torch.randn(2, 5, D), mask=torch.tensor([[1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]))
     assert equal(state(pool), before)
     many = zoo.build(name, D, references=8)
     before = state(many)
-    with pytest.raises(ValueError, match=r"^x: expected at least 8 samples, one for each of references=8"):
+    with pytest.raises(ValueError, match=r"^X: expected at least 8 samples, one for each of references=8"):
         many.fit(torch.randn(6, D))
     assert equal(state(many), before)
 

@@ -14,8 +14,8 @@ from torch.nn.utils import parametrizations
 from tests import tolerances as tol
 from tests.zoo.cases import batch, small
 from uotpool import zoo
-from uotpool.layout import RaggedSets
-from uotpool.zoo.arrange import pool_padded
+from uotpool.sets import RaggedSets
+from uotpool.zoo.padding import pool_padded
 
 PADDED = ("set-transformer", "gmt", "otk", "wegl", "swe", "covariance")
 LEARNED = ("attention", "deepset", "set2set", "set-transformer", "otk", "diffpool")

@@ -305,9 +305,9 @@ def covariance(pool, X, *_):
 
 
 def uotp(pool, X, *_):
-    rule = pool.uot.rule
-    layer = UOTPooling(D, solver=rule.solver, formulation=rule.formulation).double()
-    layer.load_state_dict(pool.uot.state_dict())
+    options = pool.options
+    layer = UOTPooling(D, solver=options.solver.name, formulation=options.formulation).double()
+    layer.load_state_dict(pool.state_dict())
     return layer(X[None])[0]
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool import checks, dispatch
+from uotpool import backends, checks
+from uotpool.backends import Windows
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
 from uotpool.nn.scripting import NotScriptable
@@ -124,8 +125,9 @@ class _LocalPool(_WindowPool):
         if checks.values_checked(x):
             checks.finite_rows("x", x.movedim(1, -1), None)
         like = x if x.dtype.itemsize >= 4 else x.new_empty(0, dtype=torch.float32)
-        geometry = (_pair(sizes) for sizes in (self.kernel_size, self.stride, self.padding, outs))
-        return dispatch.pool_windows(x, pool._weight_rows(like), pool.rule, pool._scale(like), *geometry)
+        geometry = Windows(*(_pair(sizes) for sizes in (self.kernel_size, self.stride, self.padding, outs)))
+        weights, scale = pool._weight_rows(like), pool._scale(like)
+        return backends.pool_windows(x, weights, scale, geometry, pool.options)
 
     def output_size(self, spatial: Sequence[int]) -> list[int]:
         """Of an input of this spatial size, as torch has it."""

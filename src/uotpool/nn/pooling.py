@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool import checks, dispatch
-from uotpool.inputs import Modules, Weight, lay_out
-from uotpool.layout import Sets
+from uotpool import backends, checks
+from uotpool.functional import plan_stats
+from uotpool.inputs import Modules, Weight, as_sets
 from uotpool.nn.priors import FeaturePrior, SamplePrior
-from uotpool.nn.weights import WeightedModule
-from uotpool.solvers import NEEDS_RHO
+from uotpool.nn.weights import WeightedPooling
+from uotpool.problem import Problem
+from uotpool.sets import Sets
+from uotpool.solvers import SOLVERS
 
 Prior = str | nn.Module
 
@@ -22,7 +24,7 @@ MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
 ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
 
 
-class UOTPooling(WeightedModule):
+class UOTPooling(WeightedPooling):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
 
     .. math::
@@ -83,20 +85,17 @@ class UOTPooling(WeightedModule):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        checks.count("dim", dim, 1)
         checks.flag("shared", shared)
         checks.floating_dtype("dtype", dtype)
-        converged = checks.converged(K, optional=False)
-        rule = dispatch.Rule(solver, formulation, converged, tol, max_iter, impl, readout)
-        rule.validate()
+        checks.converged(K, optional=False)
+        options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-        if solver in NEEDS_RHO and not converged:
+        if options.solver.needs_rho and not options.converged:
             given["rho"] = rho
         elif rho is not None:
             checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
-        super().__init__(solver, K, shared, given, init, device, dtype)
-        self.dim = int(dim)
-        self.rule = rule
+        super().__init__(dim, options.solver, K, shared, given, init, device, dtype)
+        self.options = options
         self.p0 = _prior("p0", p0, dim, lambda: FeaturePrior(dim, device=device, dtype=dtype))
         self.q0 = _prior("q0", q0, dim, lambda: SamplePrior(dim, device=device, dtype=dtype))
         if start is not None:
@@ -107,10 +106,9 @@ class UOTPooling(WeightedModule):
 
     def _check_start(self, start: str) -> None:
         checks.one_of("start", start, ("mean",))
-        if self.K == 0 or self.q0 is not None or self.rule.readout != "conditional":
-            came = (
-                f"K={self.K!r}, q0={'uniform' if self.q0 is None else self.q0!r}, readout={self.rule.readout!r}"
-            )
+        if self.K == 0 or self.q0 is not None or self.options.readout != "conditional":
+            q0 = "uniform" if self.q0 is None else self.q0
+            came = f"K={self.K!r}, q0={q0!r}, readout={self.options.readout!r}"
             raise ValueError(
                 f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional", got {came}'
             )
@@ -124,20 +122,17 @@ class UOTPooling(WeightedModule):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
                 prior.reset_parameters()
 
-    def _prepare(
+    def _problem(
         self, X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, mask: Tensor | None
-    ) -> tuple[Tensor, Sets, Tensor | None, Tensor | None, Tensor]:
-        rows, sets = lay_out(X, index, ptr, dim_size, mask)
-        if X.shape[-1] != self.dim:
-            turned = X.dim() == 3 and X.shape[1] == self.dim
-            hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
-            checks.fail("X", f"{self.dim} features in the last dimension (dim={self.dim}){hint}", X)
+    ) -> Problem:
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        self._check_dim(X)
         log_p0 = log_q0 = None
         if self.p0 is not None:
             log_p0 = self._log_p0(self.p0, rows, sets, X.dtype)
         if self.q0 is not None:
             log_q0, sets = self._log_q0(self.q0, rows, sets, X.dtype)
-        return rows, sets, log_p0, log_q0, self._weight_rows(rows)
+        return Problem(rows, sets, log_p0, log_q0, self._weight_rows(rows), self._scale(rows))
 
     @staticmethod
     def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
@@ -159,9 +154,9 @@ class UOTPooling(WeightedModule):
             checks.fail("q0", accepted, logits)
         logits = logits.to(rows.dtype).reshape(*samples, 1)
         # A logit of -inf is a prior of 0, so an absent sample; one of NaN is there, and spoils its set.
-        sets = sets.among(logits != -torch.inf)
-        logits = sets.hide(logits, 0.0)
-        return logits - sets.spread(sets.logsumexp_n(logits)), sets
+        sets = sets.restrict(logits != -torch.inf)
+        logits = sets.fill_absent(logits, 0.0)
+        return logits - sets.to_rows(sets.logsumexp_n(logits)), sets
 
     def forward(
         self,
@@ -170,11 +165,13 @@ class UOTPooling(WeightedModule):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
+        *,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
     ) -> Tensor:
-        """Pooled vector of each set, (B, D), in the dtype of X."""
-        problem = self._prepare(X, index, ptr, dim_size, mask)
-        y = dispatch.pool(*problem, self.rule, self._scale(problem[0]))
-        if self.rule.formulation == "paper":
+        """Pooled vector of each set, (B, D), in the dtype of X; edges are ignored."""
+        y = backends.pool(self._problem(X, index, ptr, dim_size, mask), self.options)
+        if self.options.formulation == "paper":
             # The published output does not see the last module's weights, nor any alpha1 and alpha2 of Bregman
             # ADMM. This keeps them in the graph, with gradient 0, so that DDP does not wait for them.
             y = y + 0.0 * sum(raw.sum() for raw in self.raw_weights().values())
@@ -189,8 +186,42 @@ class UOTPooling(WeightedModule):
         mask: Tensor | None = None,
     ) -> Tensor:
         """The transport plan behind `forward`, in the layout and dtype of X."""
-        problem = self._prepare(X, index, ptr, dim_size, mask)
-        return dispatch.plan(*problem, self.rule, self._scale(problem[0])).to(X.dtype)
+        return backends.plan(self._problem(X, index, ptr, dim_size, mask), self.options).to(X.dtype)
+
+    @torch.no_grad()
+    def diagnostics(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Does the layer do more than mean pooling on this X, and with what weights? Ready for JSON.
+
+        Returns:
+            divergence: of the plans from uniform ones in nats, mean over the sets; see `plan_stats`.
+            mass: of the plans, mean over the sets.
+            spread: standard deviation of the entries of X.
+            scale: of `start="mean"` only.
+            weights: the values in force, by name.
+            A number that is not finite is None.
+        """
+        layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
+        stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": X.std()}
+        if self.scale is not None:
+            numbers["scale"] = self.scale
+        known = {name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()}
+        weights = self.weights()._asdict().items()
+        return known | {"weights": {n: [round(float(v), 6) for v in w] for n, w in weights if w is not None}}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Up to 0.1 the zoo had this layer as `uot` inside an adapter: its state dicts load too."""
+        old = f"{prefix}uot."
+        for key in [key for key in state_dict if key.startswith(old)]:
+            state_dict[prefix + key.removeprefix(old)] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _scale(self, rows: Tensor) -> Tensor | None:
         return None if self.scale is None else self.scale.to(rows)
@@ -223,14 +254,15 @@ class UOTPooling(WeightedModule):
 
     @classmethod
     def _preset(cls, dim: int, kwargs: dict[str, Any], rho: float, **settings: Any) -> UOTPooling:
-        if kwargs.get("solver") in NEEDS_RHO and kwargs.get("K") != "converged":
+        solver = SOLVERS.get(kwargs.get("solver", ""))
+        if solver is not None and solver.needs_rho and kwargs.get("K") != "converged":
             settings |= {"K": 4, "rho": rho}
         return cls(dim, **settings | kwargs)
 
     def extra_repr(self) -> str:
-        parts = [f"{self.dim}, solver={self.rule.solver!r}, K={self.K!r}"]
-        if self.rule.formulation != "exact":
-            parts.append(f"formulation={self.rule.formulation!r}")
+        parts = [f"{self.dim}, solver={self.options.solver.name!r}, K={self.K!r}"]
+        if self.options.formulation != "exact":
+            parts.append(f"formulation={self.options.formulation!r}")
         if self.shared:
             parts.append("shared=True")
         if self.scale is not None:

@@ -10,18 +10,20 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
-from uotpool.nn.scripting import NotScriptable
-from uotpool.solvers.weights import Weights
+from uotpool.nn.base import Pooling
+from uotpool.problem import Weights
+from uotpool.solvers import Solver
 
 # Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32. One for
 # all, so that one addition serves all.
 FLOOR = 1e-6
 
 
-class WeightedModule(NotScriptable, nn.Module):
-    """A module with weights alpha0, ...: a parameter `raw_alpha0` if learned, a buffer `alpha0` if fixed.
+class WeightedPooling(Pooling):
+    """A pooling with weights alpha0, ...: a parameter `raw_alpha0` if learned, a buffer `alpha0` if fixed.
 
     Args:
+        dim: number of features.
         solver: whose weights; `given` has the names.
         K: number of modules, or "converged".
         shared: one value of each learned weight for all modules.
@@ -33,7 +35,8 @@ class WeightedModule(NotScriptable, nn.Module):
 
     def __init__(
         self,
-        solver: str,
+        dim: int,
+        solver: Solver,
         K: Modules,
         shared: bool,
         given: Mapping[str, Weight | None],
@@ -41,7 +44,7 @@ class WeightedModule(NotScriptable, nn.Module):
         device: torch.device | None,
         dtype: torch.dtype | None,
     ) -> None:
-        super().__init__()
+        super().__init__(dim)
         self.K: Any = K
         self.shared = shared
         self._names = tuple(given)

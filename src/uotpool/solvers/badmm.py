@@ -1,4 +1,4 @@
-"""Exact Bregman ADMM, entropic and quadratic, one module a step.
+"""Exact Bregman ADMM, entropic and quadratic, one step per module.
 
 Two blocks, {P, eta} and {S, mu}, tied by the soft constraints P = S, marg_D(P) = mu, marg_N(S) = eta: each
 has a dual (Z, z1, z2) and a KL term of weight rho. Against the published Algorithm 1:
@@ -19,8 +19,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets, logsumexp_d
-from uotpool.solvers.weights import Weights
+from uotpool.problem import SolverInput
+from uotpool.sets import logsumexp_d
+from uotpool.solvers import published
+from uotpool.solvers.base import ENTROPIC, QUADRATIC, Solver
 
 
 class State(NamedTuple):
@@ -38,15 +40,16 @@ class Primal(NamedTuple):
     log_p: Tensor  # log marg_D(P)
     log_S: Tensor
     log_q: Tensor  # log marg_N(S)
-    rho: Tensor  # as used: a set's own for the quadratic problem
+    rho: Tensor  # as used: each set has its own for the quadratic problem
 
 
-def start(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor) -> State:
-    log_q0 = sets.hide(sets.log_softmax_n(log_q0), 0.0)
+def start(problem: SolverInput) -> State:
+    X, sets, log_p0, log_q0, _ = problem
+    log_q0 = sets.fill_absent(sets.log_softmax_n(log_q0), 0.0)
     log_p0 = log_p0.log_softmax(-1)
     largest = (log_p0.amax(-1, keepdim=True) + sets.max_n(log_q0)).exp()
     return State(
-        log_S=sets.hide(sets.spread(log_p0) + log_q0, 0.0),
+        log_S=sets.fill_absent(sets.to_rows(log_p0) + log_q0, 0.0),
         log_mu=log_p0,
         log_eta=log_q0,
         Z=torch.zeros_like(X),
@@ -56,26 +59,29 @@ def start(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor) -> State:
     )
 
 
-def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadratic: bool) -> Primal:
-    """The P update, then the S update.
+def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
+    """The P update, then the S update, with the weights of module k.
 
     Each block is a conditional distribution times a marginal, normalised apart: where an entry of Y is large,
     rounding would eat the logarithm of a sum, and with it the mass of the plan. Absent rows are held at 0, as
     they would overflow.
     """
+    X, sets, _, _, w = problem
+    assert w.rho is not None
+    alpha0, rho = w.alpha0[k], w.rho[k]
     if quadratic:
         # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms: a step that ignores
         # it overshoots. Per set, so that batch mates do not meet.
         rho = rho + alpha0 * s.largest
-        rho_n = sets.spread(rho)
+        rho_n = sets.to_rows(rho)
         S = s.log_S.exp()
-        Y = s.log_S + (X - s.Z + sets.spread(s.z1) - alpha0 * S) / rho_n
+        Y = s.log_S + (X - s.Z + sets.to_rows(s.z1) - alpha0 * S) / rho_n
     else:
         rho_n = rho
-        Y = s.log_S + (X - s.Z + sets.spread(s.z1)) / rho
+        Y = s.log_S + (X - s.Z + sets.to_rows(s.z1)) / rho
 
     log_p = (0.5 * (s.log_mu + sets.logsumexp_n(Y))).log_softmax(-1)
-    log_P = sets.hide(sets.log_softmax_n(Y) + sets.spread(log_p), 0.0)
+    log_P = sets.fill_absent(sets.log_softmax_n(Y) + sets.to_rows(log_p), 0.0)
 
     if quadratic:
         Y = log_P + (s.Z + s.z2 - alpha0 * log_P.exp()) / rho_n
@@ -84,19 +90,17 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
         Y = (s.Z + s.z2 + rho * log_P) / (alpha0 + rho)
         share = rho / (alpha0 + 2 * rho)
     lse = logsumexp_d(Y)
-    log_q = sets.hide(sets.log_softmax_n(lse + share * (s.log_eta - lse)), 0.0)
-    log_S = sets.hide(Y.log_softmax(-1) + log_q, 0.0)
+    log_q = sets.fill_absent(sets.log_softmax_n(lse + share * (s.log_eta - lse)), 0.0)
+    log_S = sets.fill_absent(Y.log_softmax(-1) + log_q, 0.0)
     return Primal(log_P, log_p, log_S, log_q, rho)
 
 
-def step(
-    X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, s: State, w: Weights, k: int, quadratic: bool
-) -> State:
+def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
     """Module k."""
-    assert w.rho is not None
+    _, sets, log_p0, log_q0, w = problem
     alpha1, alpha2 = w.alpha1[k], w.alpha2[k]
-    log_P, log_p, log_S, log_q, rho = primal(X, sets, s, w.alpha0[k], w.rho[k], quadratic)
-    rho_n = sets.spread(rho) if quadratic else rho
+    log_P, log_p, log_S, log_q, rho = primal(problem, s, k, quadratic)
+    rho_n = sets.to_rows(rho) if quadratic else rho
 
     log_mu = (alpha1 * log_p0 + rho * log_p - s.z1) / (alpha1 + rho)
     log_mu = log_mu.log_softmax(-1)
@@ -104,7 +108,7 @@ def step(
     z1 = s.z1 + rho * (log_mu - log_p)
     z2 = s.z2 + rho_n * (s.log_eta - log_q)
     log_eta = (alpha2 * log_q0 + rho_n * log_q - z2) / (alpha2 + rho_n)
-    log_eta = sets.hide(sets.log_softmax_n(log_eta), 0.0)
+    log_eta = sets.fill_absent(sets.log_softmax_n(log_eta), 0.0)
 
     largest = s.largest
     if quadratic:
@@ -112,10 +116,24 @@ def step(
     return State(log_S, log_mu, log_eta, Z, z1, z2, largest)
 
 
-def solve(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights, *, quadratic: bool) -> Tensor:
+def _solve(problem: SolverInput, quadratic: bool) -> Tensor:
     """log S after K modules and a closing primal update with the last module's weights."""
-    assert w.rho is not None
-    s = start(X, sets, log_p0, log_q0)
-    for k in range(w.K):
-        s = step(X, sets, log_p0, log_q0, s, w, k, quadratic)
-    return primal(X, sets, s, w.alpha0[w.K - 1], w.rho[w.K - 1], quadratic).log_S
+    s = start(problem)
+    for k in range(problem.w.K):
+        s = step(problem, s, k, quadratic)
+    return primal(problem, s, problem.w.K - 1, quadratic).log_S
+
+
+def solve_entropic(problem: SolverInput) -> Tensor:
+    """log S of the problem with entropic R."""
+    return _solve(problem, quadratic=False)
+
+
+def solve_quadratic(problem: SolverInput) -> Tensor:
+    """log S of the problem with quadratic R."""
+    return _solve(problem, quadratic=True)
+
+
+WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
+ENTROPIC_SOLVER = Solver("badmm-e", ENTROPIC, WEIGHTS, solve_entropic, published.badmm_entropic)
+QUADRATIC_SOLVER = Solver("badmm-q", QUADRATIC, WEIGHTS, solve_quadratic, published.badmm_quadratic)

@@ -1,4 +1,4 @@
-"""How far a plan is from the optimum, from the plan alone.
+"""The value of a plan, and how far it is from the optimum, from the plan alone.
 
 For a plan P of mass 1 put u = -alpha1 log(marg_D(P) / p0), v = -alpha2 log(marg_N(P) / q0), Y = X + u + v. At
 these potentials the Fenchel dual is feasible and primal minus dual collapses to a divergence between P and
@@ -10,26 +10,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets, logsumexp_d
+from uotpool.problem import SolverInput
+from uotpool.sets import logsumexp_d
+from uotpool.solvers.base import ENTROPIC, QUADRATIC
 from uotpool.solvers.simplex import project
 
 
-def gap(
-    X: Tensor,
-    sets: Sets,
-    log_P: Tensor,
-    log_p0: Tensor,
-    log_q0: Tensor,
-    alpha0: Tensor,
-    alpha1: Tensor,
-    alpha2: Tensor,
-    regularizer: str,
-) -> Tensor:
-    """Duality gap of each set, as s. log_P may have any mass; it is normalised first."""
-    log_P = sets.hide(log_P, -torch.inf)
+def objective(problem: SolverInput, P: Tensor, regularizer: str) -> Tensor:
+    """The value of the problem at plans of mass 1, as s; absent rows count nothing."""
+    X, sets, log_p0, log_q0, w = problem
+    P = sets.fill_absent(P, 0.0)
+    smooth = P.square() if regularizer == QUADRATIC else torch.special.xlogy(P, P) - P
+    p, q = sets.sum_n(P), P.sum(-1, keepdim=True)
+    kl_p = (torch.special.xlogy(p, p) - p * log_p0).sum(-1, keepdim=True)
+    kl_q = sets.sum_n(torch.special.xlogy(q, q) - q * log_q0)
+    return sets.sum_all(w.alpha0[-1] * smooth - X * P) + w.alpha1[-1] * kl_p + w.alpha2[-1] * kl_q
+
+
+def gap(problem: SolverInput, log_P: Tensor, regularizer: str) -> Tensor:
+    """Duality gap of each set, as s. log_P may have any mass; it is normalised first.
+
+    The weights are those of the last module.
+    """
+    X, sets, log_p0, log_q0, w = problem
+    alpha0, alpha1, alpha2 = w.alpha0[-1], w.alpha1[-1], w.alpha2[-1]
+    log_P = sets.fill_absent(log_P, -torch.inf)
     log_p, log_q = sets.logsumexp_n(log_P), _logsumexp_d(log_P)
     total = sets.logsumexp_n(log_q)
-    log_P, log_p, log_q = log_P - sets.spread(total), log_p - total, log_q - sets.spread(total)
+    log_P, log_p, log_q = log_P - sets.to_rows(total), log_p - total, log_q - sets.to_rows(total)
 
     # A marginal of zero under a positive prior costs an infinite derivative unless its weight is zero. Features
     # without mass have to be counted: `logsumexp_n` gives 0 for nothing, which suits an empty set only.
@@ -41,17 +49,17 @@ def gap(
     lost = (empty_q & (alpha2 > 0)).to(X.dtype)
     infeasible = infeasible | (sets.sum_n(lost) > 0)
 
-    Y = X + sets.spread(u) + v
+    Y = X + sets.to_rows(u) + v
     P = log_P.exp()
-    if regularizer == "entropic":
+    if regularizer == ENTROPIC:
         top = sets.max_n(Y.amax(-1, keepdim=True))
-        log_Q = (Y - sets.spread(top)) / alpha0
-        log_Q = log_Q - sets.spread(sets.logsumexp_all(log_Q))
+        log_Q = (Y - sets.to_rows(top)) / alpha0
+        log_Q = log_Q - sets.to_rows(sets.logsumexp_all(log_Q))
         # With the masses, -P + Q, every term of the sum is >= 0.
-        terms = torch.where(P > 0, P * (log_P - log_Q), 0.0) - P + sets.hide(log_Q, -torch.inf).exp()
+        terms = torch.where(P > 0, P * (log_P - log_Q), 0.0) - P + sets.fill_absent(log_Q, -torch.inf).exp()
     else:
         Y = Y / (2 * alpha0)
-        Y = Y - sets.spread(sets.max_n(Y.amax(-1, keepdim=True)))
+        Y = Y - sets.to_rows(sets.max_n(Y.amax(-1, keepdim=True)))
         Q = project(Y, sets)
         terms = (P - Q).square() + 2 * (P - Q) * (Q - Y)
     value = alpha0 * sets.sum_n(terms.sum(-1, keepdim=True))

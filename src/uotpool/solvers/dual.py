@@ -19,7 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets, logsumexp_d
+from uotpool.problem import SolverInput
+from uotpool.sets import Sets, logsumexp_d
+from uotpool.solvers.base import QUADRATIC
 from uotpool.solvers.certificate import gap
 from uotpool.solvers.simplex import project
 from uotpool.solvers.sinkhorn import log_plan
@@ -27,18 +29,51 @@ from uotpool.solvers.sinkhorn import log_plan
 Potentials = tuple[Tensor, Tensor]
 
 
-class Problem(NamedTuple):
-    X: Tensor
-    sets: Sets
-    log_p0: Tensor
-    log_q0: Tensor
-    alpha0: Tensor
-    alpha1: Tensor
-    alpha2: Tensor
-    quadratic: bool
+class Dual(NamedTuple):
+    """The dual of a problem with one value per weight."""
+
+    problem: SolverInput
+    regularizer: str
+
+    @property
+    def X(self) -> Tensor:
+        return self.problem.X
+
+    @property
+    def sets(self) -> Sets:
+        return self.problem.sets
+
+    @property
+    def log_p0(self) -> Tensor:
+        return self.problem.log_p0
+
+    @property
+    def log_q0(self) -> Tensor:
+        return self.problem.log_q0
+
+    @property
+    def alpha0(self) -> Tensor:
+        return self.problem.w.alpha0[0]
+
+    @property
+    def alpha1(self) -> Tensor:
+        return self.problem.w.alpha1[0]
+
+    @property
+    def alpha2(self) -> Tensor:
+        return self.problem.w.alpha2[0]
+
+    @property
+    def quadratic(self) -> bool:
+        return self.regularizer == QUADRATIC
+
+    def eased(self, factor: float) -> Dual:
+        """The dual of an easier problem: alpha0 times the factor."""
+        w = self.problem.w
+        return self._replace(problem=self.problem._replace(w=w._replace(alpha0=factor * w.alpha0)))
 
     def Y(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.X + self.sets.spread(u) + v
+        return self.X + self.sets.to_rows(u) + v
 
     def plan(self, u: Tensor, v: Tensor) -> Tensor:
         """log of the plan that the potentials give."""
@@ -57,30 +92,27 @@ class Problem(NamedTuple):
         asked_n = torch.where(self.alpha2 > 0, self.q_hat(v), 0.0).clamp_min(tiny)
         idle_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * asked_d
         idle_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * asked_n
-        top_d = (Y >= self.sets.spread(self.sets.max_n(Y))).to(Q.dtype)
+        top_d = (Y >= self.sets.to_rows(self.sets.max_n(Y))).to(Q.dtype)
         top_n = (Y >= Y.amax(-1, keepdim=True)).to(Q.dtype)
-        Q = Q + self.sets.spread(idle_d) * top_d + idle_n * top_n
-        Q = Q / self.sets.spread(self.sets.sum_all(Q).clamp_min(tiny))
+        Q = Q + self.sets.to_rows(idle_d) * top_d + idle_n * top_n
+        Q = Q / self.sets.to_rows(self.sets.sum_all(Q).clamp_min(tiny))
         return torch.where(Q > 0, Q.clamp_min(tiny).log(), -torch.inf)
 
     def marginal_slopes(self, u: Tensor, v: Tensor) -> Potentials:
         """-log(marg_D(Q) / p0) and -log(marg_N(Q) / q0): the potentials are these, times their weights."""
-        log_Q = self.sets.hide(self.plan(u, v), -torch.inf)
+        log_Q = self.sets.fill_absent(self.plan(u, v), -torch.inf)
         slope_u = self.log_p0 - self.sets.logsumexp_n(log_Q)
         slope_v = self.log_q0 - log_Q.logsumexp(-1, keepdim=True)
         return slope_u.nan_to_num(0.0, 0.0, 0.0), slope_v.nan_to_num(0.0, 0.0, 0.0)
 
     def gap(self, log_P: Tensor) -> Tensor:
-        name = "quadratic" if self.quadratic else "entropic"
-        return gap(
-            self.X, self.sets, log_P, self.log_p0, self.log_q0, self.alpha0, self.alpha1, self.alpha2, name
-        )
+        return gap(self.problem, log_P, self.regularizer)
 
-    def dual(self, u: Tensor, v: Tensor) -> Tensor:
+    def value(self, u: Tensor, v: Tensor) -> Tensor:
         """F(u, v) of each set, as s."""
         Y = self.Y(u, v)
         top = self.sets.max_n(Y.amax(-1, keepdim=True))
-        Y = Y - self.sets.spread(top)
+        Y = Y - self.sets.to_rows(top)
         if self.quadratic:
             Q = project(Y / (2 * self.alpha0), self.sets)
             Y = torch.where(Q > 0, Y, 0.0)
@@ -108,36 +140,36 @@ class Problem(NamedTuple):
         """The gradient of conj."""
         if self.quadratic:
             return project(self.Y(u, v) / (2 * self.alpha0), self.sets)
-        return self.sets.hide(self.plan(u, v).exp(), 0.0)
+        return self.sets.fill_absent(self.plan(u, v).exp(), 0.0)
 
     def gradient(self, u: Tensor, v: Tensor) -> Potentials:
         """Gradient of F, 0 for a potential whose weight is 0; differentiable in X, priors and weights."""
         Q = self.Q(u, v)
         gu = self.sets.sum_n(Q) - self.p_hat(u)
-        gv = self.sets.hide(Q.sum(-1, keepdim=True) - self.q_hat(v), 0.0)
+        gv = self.sets.fill_absent(Q.sum(-1, keepdim=True) - self.q_hat(v), 0.0)
         return torch.where(self.alpha1 > 0, gu, 0.0), torch.where(self.alpha2 > 0, gv, 0.0)
 
 
 class Curvature:
     """The Hessian of F at (u, v), scaled by its own diagonal so that alpha1 = 0 needs no special case."""
 
-    def __init__(self, problem: Problem, u: Tensor, v: Tensor, damping: Tensor | None = None) -> None:
-        self.sets = sets = problem.sets
-        Q = problem.Q(u, v)
-        if problem.quadratic:
-            self.w, self.kappa = (Q > 0).to(Q.dtype), 1 / (2 * problem.alpha0)
+    def __init__(self, dual: Dual, u: Tensor, v: Tensor, damping: Tensor | None = None) -> None:
+        self.sets = sets = dual.sets
+        Q = dual.Q(u, v)
+        if dual.quadratic:
+            self.w, self.kappa = (Q > 0).to(Q.dtype), 1 / (2 * dual.alpha0)
         else:
-            self.w, self.kappa = Q, 1 / problem.alpha0
-        self.w_D, self.w_N = sets.sum_n(self.w), sets.hide(self.w.sum(-1, keepdim=True), 0.0)
+            self.w, self.kappa = Q, 1 / dual.alpha0
+        self.w_D, self.w_N = sets.sum_n(self.w), sets.fill_absent(self.w.sum(-1, keepdim=True), 0.0)
         self.w_all = sets.sum_n(self.w_N).clamp_min(torch.finfo(Q.dtype).tiny)
         # A damping adds curvature kappa * damping to every potential.
         self.diag_D = self.w_D if damping is None else self.w_D + damping
-        self.diag_N = self.w_N if damping is None else self.w_N + sets.spread(damping)
-        self.p_hat, self.q_hat = problem.p_hat(u), problem.q_hat(v)
-        self.inv1, self.inv2 = _inverse(problem.alpha1), _inverse(problem.alpha2)
+        self.diag_N = self.w_N if damping is None else self.w_N + sets.to_rows(damping)
+        self.p_hat, self.q_hat = dual.p_hat(u), dual.q_hat(v)
+        self.inv1, self.inv2 = _inverse(dual.alpha1), _inverse(dual.alpha2)
         # Square roots of the inverse diagonal; 0 where a potential is fixed (weight 0, or an absent row).
-        self.scale_u = _rsqrt(self.kappa * self.diag_D + self.p_hat * self.inv1) * (problem.alpha1 > 0)
-        self.scale_v = _rsqrt(self.kappa * self.diag_N + self.q_hat * self.inv2) * (problem.alpha2 > 0)
+        self.scale_u = _rsqrt(self.kappa * self.diag_D + self.p_hat * self.inv1) * (dual.alpha1 > 0)
+        self.scale_v = _rsqrt(self.kappa * self.diag_N + self.q_hat * self.inv2) * (dual.alpha2 > 0)
         if sets.present is not None:
             self.scale_v = self.scale_v * sets.present
 
@@ -148,8 +180,8 @@ class Curvature:
         mean = ((self.w_D * du).sum(-1, keepdim=True) + sets.sum_n(self.w_N * dv)) / self.w_all
         u = self.kappa * (self.diag_D * du - self.w_D * mean + sets.sum_n(self.w * dv))
         u = u + self.inv1 * self.p_hat * (du - (self.p_hat * du).sum(-1, keepdim=True))
-        v = self.diag_N * dv - self.w_N * sets.spread(mean) + (self.w * sets.spread(du)).sum(-1, keepdim=True)
-        v = self.kappa * v + self.inv2 * self.q_hat * (dv - sets.spread(sets.sum_n(self.q_hat * dv)))
+        v = self.diag_N * dv - self.w_N * sets.to_rows(mean) + (self.w * sets.to_rows(du)).sum(-1, keepdim=True)
+        v = self.kappa * v + self.inv2 * self.q_hat * (dv - sets.to_rows(sets.sum_n(self.q_hat * dv)))
         return self.scale_u * u, self.scale_v * v
 
     def solve(self, gu: Tensor, gv: Tensor, rtol: float, max_iter: int) -> Potentials:
@@ -173,12 +205,12 @@ class Curvature:
             curvature = self._dot(du, dv, hu, hv)
             busy = busy & (curvature > 0)
             step = torch.where(busy, norm / curvature.clamp_min(tiny), 0.0)
-            xu, xv = xu + step * du, xv + sets.spread(step) * dv
-            ru, rv = ru - step * hu, rv - sets.spread(step) * hv
+            xu, xv = xu + step * du, xv + sets.to_rows(step) * dv
+            ru, rv = ru - step * hu, rv - sets.to_rows(step) * hv
             last, norm = norm, self._dot(ru, rv, ru, rv)
             norm = torch.where(busy, norm, 0.0)
             ratio = torch.where(busy, norm / last.clamp_min(tiny), 0.0)
-            du, dv = ru + ratio * du, rv + sets.spread(ratio) * dv
+            du, dv = ru + ratio * du, rv + sets.to_rows(ratio) * dv
         return self.scale_u * xu, self.scale_v * xv
 
     def _dot(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets
+from uotpool.sets import Sets
 
 
 def project(Y: Tensor, sets: Sets) -> Tensor:
@@ -15,13 +15,13 @@ def project(Y: Tensor, sets: Sets) -> Tensor:
     grows and the active set only shrinks, so it ends after finitely many rounds (a handful in practice),
     and each round is two sums, for sets of any sizes. The gradient is that of the final active set.
     """
-    Y = Y - sets.spread(sets.max_n(Y.detach().amax(-1, keepdim=True)))  # t keeps its digits
-    Y = sets.hide(Y, -torch.inf)
+    Y = Y - sets.to_rows(sets.max_n(Y.detach().amax(-1, keepdim=True)))  # t keeps its digits
+    Y = sets.fill_absent(Y, -torch.inf)
     active = Y.detach() > -1.0  # the largest entry is 0 and Q <= 1, so t >= -1
     while True:
         count = sets.sum_all(active.to(Y.dtype)).clamp_min(1.0)
         t = (sets.sum_all(torch.where(active, Y, 0.0)) - 1.0) / count
-        smaller = active & (Y.detach() > sets.spread(t.detach()))
+        smaller = active & (Y.detach() > sets.to_rows(t.detach()))
         if torch.equal(smaller, active):
-            return torch.where(active, Y - sets.spread(t), 0.0)
+            return torch.where(active, Y - sets.to_rows(t), 0.0)
         active = smaller

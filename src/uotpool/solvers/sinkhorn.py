@@ -1,19 +1,21 @@
-"""Exact Sinkhorn for the entropic problem, one module a step."""
+"""Exact Sinkhorn for the entropic problem, one step per module."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets
-from uotpool.solvers.weights import Weights
+from uotpool.problem import SolverInput
+from uotpool.sets import Sets
+from uotpool.solvers import published
+from uotpool.solvers.base import ENTROPIC, Solver
 
 
 def smax_n(sets: Sets, Y: Tensor, alpha0: Tensor) -> Tensor:
     """Smooth maximum alpha0 log sum_n exp(Y / alpha0), in the units of Y."""
     # Differences are taken before the division: at alpha0 = 1e-5 this keeps the digits of Y.
     m = sets.max_n(Y.detach())
-    E = sets.hide((Y - sets.spread(m)) / alpha0, -torch.inf).exp()
+    E = sets.fill_absent((Y - sets.to_rows(m)) / alpha0, -torch.inf).exp()
     return m + alpha0 * sets.sum_n(E).clamp_min(1.0).log()  # the sum is >= 1 but for an empty set
 
 
@@ -23,36 +25,38 @@ def smax_d(Y: Tensor, alpha0: Tensor) -> Tensor:
     return m + alpha0 * ((Y - m) / alpha0).exp().sum(-1, keepdim=True).log()
 
 
-def sweep(
-    X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, v: Tensor, w: Weights, k: int
-) -> tuple[Tensor, Tensor]:
+def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Module k: maximise the dual in u, then in v (Gauss-Seidel: v sees the new u).
 
     The published update moves both from the same iterate and mixes up the units of the potentials; it
-    has another fixed point unless alpha0 = 1 (`solvers/paper.py`).
+    has another fixed point unless alpha0 = 1 (`solvers/published.py`).
     """
+    X, sets, log_p0, log_q0, w = problem
     alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
     tau1, tau2 = alpha1 / (alpha0 + alpha1), alpha2 / (alpha0 + alpha2)
     u = tau1 * (alpha0 * log_p0 - smax_n(sets, X + v, alpha0))
     # A constant in u or v cancels in the plan. Taking it out keeps the potentials of the size of X: the
     # free-mass ones grow like 1 / (1 - tau1 tau2).
     u = u - u.detach().amax(-1, keepdim=True)
-    v = tau2 * (alpha0 * log_q0 - smax_d(X + sets.spread(u), alpha0))
-    v = v - sets.spread(sets.max_n(v.detach()))
+    v = tau2 * (alpha0 * log_q0 - smax_d(X + sets.to_rows(u), alpha0))
+    v = v - sets.to_rows(sets.max_n(v.detach()))
     return u, v
 
 
-def solve(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights) -> Tensor:
+def solve(problem: SolverInput) -> Tensor:
     """log P after K sweeps from v = 0; the last module's alpha0 forms the plan."""
-    v = torch.zeros_like(log_q0)
-    for k in range(w.K):
-        u, v = sweep(X, sets, log_p0, log_q0, v, w, k)
-    return log_plan(X, sets, u, v, w.alpha0[w.K - 1])
+    u, v = problem.zero_potentials()
+    for k in range(problem.w.K):
+        u, v = sweep(problem, v, k)
+    return log_plan(problem.X, problem.sets, u, v, problem.w.alpha0[-1])
 
 
 def log_plan(X: Tensor, sets: Sets, u: Tensor, v: Tensor, alpha0: Tensor) -> Tensor:
     """log softmax of (X + u + v) / alpha0 over all entries of each set."""
-    Y = X + sets.spread(u) + v
+    Y = X + sets.to_rows(u) + v
     top = sets.max_n(Y.detach().amax(-1, keepdim=True))
-    Y = (Y - sets.spread(top)) / alpha0
-    return Y - sets.spread(sets.logsumexp_all(Y))
+    Y = (Y - sets.to_rows(top)) / alpha0
+    return Y - sets.to_rows(sets.logsumexp_all(Y))
+
+
+SOLVER = Solver("sinkhorn", ENTROPIC, ("alpha0", "alpha1", "alpha2"), solve, published.sinkhorn)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.layout import Sets
 from uotpool.nn import SamplePrior
-from uotpool.zoo.base import Pooling
+from uotpool.nn.base import Pooling
+from uotpool.sets import Sets
 
 
 class Attention(Pooling):
@@ -79,7 +79,7 @@ class Dynamic(Pooling):
         b = torch.zeros_like(X[..., :1])
         v = _squash(sets.sum_n(X * sets.softmax_n(b)))
         for _ in range(self.steps - 1):
-            b = b + (X * sets.spread(v)).sum(-1, keepdim=True)
+            b = b + (X * sets.to_rows(v)).sum(-1, keepdim=True)
             v = _squash(sets.sum_n(X * sets.softmax_n(b)))
         return sets.squeeze(v)
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.layout import DenseSets, Sets
-from uotpool.zoo.arrange import pool_padded
-from uotpool.zoo.base import Pooling
+from uotpool.nn.base import Pooling
+from uotpool.sets import DenseSets, Sets
+from uotpool.zoo.padding import pool_padded
 
 
 class Covariance(Pooling):
@@ -42,7 +42,7 @@ class Covariance(Pooling):
 
     def _root(self, X: Tensor, sets: DenseSets) -> Tensor:
         count = sets.count(X).clamp_min(1.0)
-        Z = self.W(sets.hide(X - sets.sum_n(X) / count, 0.0))
+        Z = self.W(sets.fill_absent(X - sets.sum_n(X) / count, 0.0))
         A = Z.transpose(1, 2) @ Z / count
         ridge = self.RIDGE * _trace(A) / A.shape[-1] + torch.finfo(A.dtype).tiny ** 0.5
         root = _matrix_root(A + ridge * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device), self.STEPS)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import DenseGCNConv, GCNConv, LEConv
 from torch_geometric.utils import add_remaining_self_loops, coalesce, scatter, softmax
 
-from uotpool import checks, segments
-from uotpool.layout import RaggedSets, Sets
-from uotpool.zoo.arrange import flat
-from uotpool.zoo.base import Pooling
+from uotpool import checks
+from uotpool.nn.base import Pooling
+from uotpool.sets import RaggedSets, Sets, segments
+from uotpool.zoo.padding import flat
 
 
 class Graphs(NamedTuple):
@@ -64,7 +64,7 @@ def _check_edges(X: Tensor, num_rows: int, edge_index: Tensor | None, edge_weigh
     if checks.readable(edge_index):
         if not bool(inside):
             low, high = (int(i) for i in edge_index.aminmax())
-            raise ValueError(f"edge_index: expected rows of x, 0 to {num_rows - 1}, got {low} to {high}")
+            raise ValueError(f"edge_index: expected rows of X, 0 to {num_rows - 1}, got {low} to {high}")
     elif checks.has_values(edge_index):
         torch._assert_async(inside, "uotpool: edge_index out of range of the rows of x")
     if edge_weight is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.layout import Sets
-from uotpool.zoo.base import Pooling, mlp
+from uotpool.nn.base import Pooling, mlp
+from uotpool.sets import Sets
 
 
 class DeepSet(Pooling):

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch_geometric.nn import aggr
 
 from uotpool import checks
-from uotpool.layout import DenseSets, Sets
-from uotpool.zoo.arrange import flat, mask_of, pool_padded
-from uotpool.zoo.base import Pooling
+from uotpool.nn.base import Pooling
+from uotpool.sets import DenseSets, Sets
+from uotpool.zoo.padding import flat, mask_of, pool_padded
 
 
 class Set2Set(Pooling):

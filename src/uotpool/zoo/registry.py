@@ -8,14 +8,13 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from uotpool import checks
-from uotpool.nn import UOTPooling
-from uotpool.zoo.base import Pooling
+from uotpool.nn.base import Pooling
 
 
 class Entry(NamedTuple):
     """A pooling of the registry."""
 
-    where: str  # module:class below uotpool.zoo
+    where: str  # module:class below uotpool
     formula: str
     paper: str  # authors and year; the class has the full citation
     source: str = "uotpool"  # where the code comes from
@@ -23,13 +22,17 @@ class Entry(NamedTuple):
 
     @property
     def needs_pyg(self) -> bool:
-        return self.where.partition(":")[0] in ("graphs", "pyg_sets")
+        return self.where.partition(":")[0] in ("zoo.graphs", "zoo.pyg_sets")
+
+    @property
+    def needs_edges(self) -> bool:
+        return self.where.startswith("zoo.graphs:")
 
     def load(self) -> type[Pooling]:
         """The class."""
         module, _, name = self.where.partition(":")
         try:
-            found: type[Pooling] = getattr(import_module(f"uotpool.zoo.{module}"), name)
+            found: type[Pooling] = getattr(import_module(f"uotpool.{module}"), name)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "torch_geometric":
                 raise
@@ -45,36 +48,41 @@ PYG_LAYERS = "uotpool, layers of PyG"
 def _uot(solver: str, regulariser: str, formulation: str) -> Entry:
     published = " as published" if formulation == "paper" else ""
     formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan ({regulariser} R) by {solver}{published}"
-    return Entry("uot:UOTP", formula, UOT, options=(("solver", solver), ("formulation", formulation)))
+    return Entry(
+        "nn.pooling:UOTPooling", formula, UOT, options=(("solver", solver), ("formulation", formulation))
+    )
 
 
 ENTRIES: dict[str, Entry] = {
-    "add": Entry("simple:Add", "sum_n x_n", ""),
-    "mean": Entry("simple:Mean", "1/N sum_n x_n", ""),
-    "max": Entry("simple:Max", "max_n x_nd", ""),
-    "mean-max": Entry("simple:MeanMax", "[mean_n x_n || max_n x_n]", ""),
-    "mixed": Entry("simple:Mixed", "w mean_n x_n + (1 - w) max_n x_n", LEE),
-    "gated-mixed": Entry("simple:GatedMixed", "mixed, w = sigmoid(v' mean_n x_n + b)", LEE),
-    "deepset": Entry("networks:DeepSet", "rho(sum_n phi(x_n))", "Zaheer et al. 2017"),
+    "add": Entry("zoo.simple:Add", "sum_n x_n", ""),
+    "mean": Entry("zoo.simple:Mean", "1/N sum_n x_n", ""),
+    "max": Entry("zoo.simple:Max", "max_n x_nd", ""),
+    "mean-max": Entry("zoo.simple:MeanMax", "[mean_n x_n || max_n x_n]", ""),
+    "mixed": Entry("zoo.simple:Mixed", "w mean_n x_n + (1 - w) max_n x_n", LEE),
+    "gated-mixed": Entry("zoo.simple:GatedMixed", "mixed, w = sigmoid(v' mean_n x_n + b)", LEE),
+    "deepset": Entry("zoo.networks:DeepSet", "rho(sum_n phi(x_n))", "Zaheer et al. 2017"),
     "set2set": Entry(
-        "pyg_sets:Set2Set",
+        "zoo.pyg_sets:Set2Set",
         "[q_T || sum_n softmax_n(x_n' q_T) x_n], q: LSTM",
         "Vinyals et al. 2016",
         "PyG Set2Set",
     ),
-    "attention": Entry("attention:Attention", "sum_n softmax_n(w' tanh(V x_n)) x_n", ILSE),
+    "attention": Entry("zoo.attention:Attention", "sum_n softmax_n(w' tanh(V x_n)) x_n", ILSE),
     "gated-attention": Entry(
-        "attention:GatedAttention", "sum_n softmax_n(w' (tanh(V x_n) * sigmoid(U x_n))) x_n", ILSE
+        "zoo.attention:GatedAttention", "sum_n softmax_n(w' (tanh(V x_n) * sigmoid(U x_n))) x_n", ILSE
     ),
     "dynamic": Entry(
-        "attention:Dynamic", "v = squash(sum_n softmax_n(b) x_n), b_n += x_n' v", "Yan et al. 2018"
+        "zoo.attention:Dynamic", "v = squash(sum_n softmax_n(b) x_n), b_n += x_n' v", "Yan et al. 2018"
     ),
-    "gnp": Entry("simple:GNP", "W (N^-q sum_n |x_nd|^p)^(1/p) + b", "Ko et al. 2021"),
+    "gnp": Entry("zoo.simple:GNP", "W (N^-q sum_n |x_nd|^p)^(1/p) + b", "Ko et al. 2021"),
     "sagp": Entry(
-        "graphs:SAGPool", "mean || max of the top s_n x_n, s = tanh(GCN(X, A))", "Lee et al. 2019", PYG_LAYERS
+        "zoo.graphs:SAGPool",
+        "mean || max of the top s_n x_n, s = tanh(GCN(X, A))",
+        "Lee et al. 2019",
+        PYG_LAYERS,
     ),
     "asap": Entry(
-        "graphs:ASAP",
+        "zoo.graphs:ASAP",
         "mean || max of the top phi_i c_i, c: attention over neighbours",
         "Ranjan et al. 2020",
         PYG_LAYERS,
@@ -85,35 +93,40 @@ ENTRIES: dict[str, Entry] = {
     "uotp-sinkhorn-paper": _uot("sinkhorn", "entropic", "paper"),
     "uotp-badmm-e-paper": _uot("badmm-e", "entropic", "paper"),
     "uotp-badmm-q-paper": _uot("badmm-q", "quadratic", "paper"),
-    "nin": Entry("networks:NetworkInNetwork", "1/N sum_n relu(W2 relu(W1 x_n))", "Lin et al. 2013"),
+    "nin": Entry("zoo.networks:NetworkInNetwork", "1/N sum_n relu(W2 relu(W1 x_n))", "Lin et al. 2013"),
     "set-transformer": Entry(
-        "pyg_sets:SetTransformer", "SAB(PMA_1(SAB(X)))", "Lee et al. 2019", "PyG SetTransformerAggregation"
+        "zoo.pyg_sets:SetTransformer", "SAB(PMA_1(SAB(X)))", "Lee et al. 2019", "PyG SetTransformerAggregation"
     ),
     "otk": Entry(
-        "transport:OTK", "sqrt(p) sum_n P_nj psi(x_n), P: transport to references", "Mialon et al. 2021"
+        "zoo.transport:OTK", "sqrt(p) sum_n P_nj psi(x_n), P: transport to references", "Mialon et al. 2021"
     ),
     "wegl": Entry(
-        "transport:WEGL",
+        "zoo.transport:WEGL",
         "(M sum_n P_nj x_n - z_j) / sqrt(M), P: transport to references",
         "Kolouri et al. 2021",
     ),
     "diffpool": Entry(
-        "graphs:DiffPool", "mean_c GCN(S' Z, S' A S), S = softmax(GCN(X, A))", "Ying et al. 2018", PYG_LAYERS
+        "zoo.graphs:DiffPool",
+        "mean_c GCN(S' Z, S' A S), S = softmax(GCN(X, A))",
+        "Ying et al. 2018",
+        PYG_LAYERS,
     ),
-    "gem": Entry("simple:GeM", "(1/N sum_n max(x_nd, eps)^p)^(1/p)", "Radenovic et al. 2018"),
-    "softmax": Entry("simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
-    "lse": Entry("simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
-    "vpa": Entry("simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),
+    "gem": Entry("zoo.simple:GeM", "(1/N sum_n max(x_nd, eps)^p)^(1/p)", "Radenovic et al. 2018"),
+    "softmax": Entry("zoo.simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
+    "lse": Entry("zoo.simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
+    "vpa": Entry("zoo.simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),
     "gmt": Entry(
-        "pyg_sets:GraphMultisetTransformer",
+        "zoo.pyg_sets:GraphMultisetTransformer",
         "PMA_1(SAB(PMA_k(X)))",
         "Baek et al. 2021",
         "PyG GraphMultisetTransformer",
     ),
     "swe": Entry(
-        "transport:SlicedWasserstein", "sum_m w_m (Q_l(m) - r_ml), Q_l: quantiles", "Naderializadeh et al. 2021"
+        "zoo.transport:SlicedWasserstein",
+        "sum_m w_m (Q_l(m) - r_ml), Q_l: quantiles",
+        "Naderializadeh et al. 2021",
     ),
-    "covariance": Entry("covariance:Covariance", "triu(cov_n(W x_n)^(1/2))", "Li et al. 2018"),
+    "covariance": Entry("zoo.covariance:Covariance", "triu(cov_n(W x_n)^(1/2))", "Li et al. 2018"),
 }
 
 
@@ -162,8 +175,6 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
     if hidden is not None:
         hidden = int(checks.count("hidden", hidden, 1))
     known = set(inspect.signature(kind).parameters) - {"dim"}
-    if "options" in known:  # handed on
-        known = set(inspect.signature(UOTPooling).parameters) - {"dim"}
     if "hidden" in known:
         options["hidden"] = hidden
     for option, value in options.items():

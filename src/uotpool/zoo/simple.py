@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from uotpool.layout import Sets
-from uotpool.zoo.base import Pooling
+from uotpool.nn.base import Pooling
+from uotpool.sets import Sets
 
 
 def _mean(X: Tensor, sets: Sets) -> Tensor:
@@ -19,7 +19,7 @@ def _log_mean_exp(Y: Tensor, sets: Sets) -> Tensor:
     # Not logsumexp less log N, two numbers that nearly cancel where Y is small. The maximum may be a constant:
     # what it adds in one term it takes in the other.
     top = sets.max_n(Y.detach())
-    mean = sets.sum_n(torch.expm1(Y - sets.spread(top))) / sets.count(Y).clamp_min(1.0)
+    mean = sets.sum_n(torch.expm1(Y - sets.to_rows(top))) / sets.count(Y).clamp_min(1.0)
     return sets.squeeze(top + torch.log1p(mean))
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.layout import DenseSets, Sets, logsumexp_d
-from uotpool.zoo.arrange import pool_padded
-from uotpool.zoo.base import Pooling
+from uotpool.nn.base import Pooling
+from uotpool.sets import DenseSets, Sets, logsumexp_d
+from uotpool.zoo.padding import pool_padded
 
 MOST_ROWS = 20_000  # for k-means; of more samples these many are drawn
 
@@ -28,12 +28,12 @@ def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -
         e = max(epsilon, epsilon ** (2 * i / steps))
         f = e * (log_rows - logsumexp_d((score + g) / e))
         g = e * (log_columns - sets.logsumexp_n((score + f) / e))
-    return sets.hide(((score + f + g) / e).exp(), 0.0)
+    return sets.fill_absent(((score + f + g) / e).exp(), 0.0)
 
 
 def enough(rows: Tensor, k: int, name: str) -> None:
     if rows.shape[0] < k:
-        checks.fail("x", f"at least {k} samples, one for each of {name}={k}", rows)
+        checks.fail("X", f"at least {k} samples, one for each of {name}={k}", rows)
 
 
 def k_means(rows: Tensor, k: int, name: str) -> Tensor:
@@ -234,7 +234,9 @@ class SlicedWasserstein(Pooling):
 
     def _embed(self, X: Tensor, sets: DenseSets) -> Tensor:
         directions = self.theta / torch.linalg.vector_norm(self.theta, dim=1, keepdim=True)
-        values = sets.hide(X @ directions.T, torch.inf).sort(dim=1).values  # absent ones behind all others
+        values = (
+            sets.fill_absent(X @ directions.T, torch.inf).sort(dim=1).values
+        )  # absent ones behind all others
         M = self.reference.shape[0]
         count = sets.count(X).clamp_min(1.0)  # (B, 1, 1)
         t = (torch.arange(M, dtype=X.dtype, device=X.device) + 0.5) / M

@@ -83,7 +83,7 @@ def _fit(solver: str, seed: int, quick: bool) -> mil.Fitted:
 @torch.no_grad()
 def _plans(found: mil.Fitted) -> tuple[list[Tensor], list[float], float]:
     """p(n|d) and the probability of a 9 for each test bag, and the mean divergence from uniform."""
-    uot = found.model.pool.uot
+    uot = found.model.pool
     assert isinstance(uot, UOTPooling)
     test = found.test
     P = uot.plan(found.model.features(test.X), ptr=test.ptr)

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 from uotpool.zoo import ENTRIES, Pooling, build
 from uotpool_experiments.figures.timing import (
     BOTH,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uotpool
 import uotpool_experiments
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 from uotpool.zoo import entry
 
 PACKAGES = {package.__name__: Path(package.__path__[0]) for package in (uotpool, uotpool_experiments)}
@@ -55,7 +55,7 @@ def fingerprint(task: str, pooling: str) -> str:
     """Of the code that a run of this task with this pooling uses."""
     found = entry(pooling)
     module, _, name = found.where.partition(":")
-    return _fingerprint(f"{name} {found.options}", TASKS[task], f"uotpool.zoo.{module}")
+    return _fingerprint(f"{name} {found.options}", TASKS[task], f"uotpool.{module}")
 
 
 @lru_cache
@@ -65,7 +65,7 @@ def _fingerprint(what: str, *roots: str) -> str:
     digest = hashlib.sha256(what.encode())
     for statement in sorted(statements):
         digest.update(f"{statement}\n".encode())
-    if any(module.startswith("uotpool.kernels") for module in used):
+    if any(module.startswith("uotpool.backends.cpu") for module in used):
         digest.update(_native().encode())
     return digest.hexdigest()[:16]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from uotpool import UOTPooling, plan_stats
+from uotpool import UOTPooling
 from uotpool_experiments.datasets.graphs import Graphs
 from uotpool_experiments.tasks.graph.batches import Batch
 from uotpool_experiments.tasks.graph.encoder import GraphEncoder
@@ -45,9 +44,7 @@ def some_of(graphs: Graphs) -> Tensor:
 
 
 def uot_of(encoder: GraphEncoder) -> UOTPooling | None:
-    """The layer of `zoo.uot.UOTP`, not imported here: then the kernels would count for every pooling."""
-    found: UOTPooling | None = getattr(encoder.pool, "uot", None)
-    return found
+    return encoder.pool if isinstance(encoder.pool, UOTPooling) else None
 
 
 @torch.no_grad()
@@ -57,12 +54,4 @@ def plan_facts(encoder: GraphEncoder, batch: Batch) -> dict[str, Any]:
     if uot is None:
         return {}
     encoder.eval()
-    H = encoder.gin(batch)
-    stats = plan_stats(uot.plan(H, ptr=batch.ptr), ptr=batch.ptr)
-    weights = {n: [round(float(v), 6) for v in w] for n, w in uot.weights()._asdict().items() if w is not None}
-    found = {
-        "divergence": float(stats.divergence.mean()),
-        "mass": float(stats.mass.mean()),
-        "spread": float(H.std()),
-    }
-    return {n: value if math.isfinite(value) else None for n, value in found.items()} | {"weights": weights}
+    return uot.diagnostics(encoder.gin(batch), ptr=batch.ptr)

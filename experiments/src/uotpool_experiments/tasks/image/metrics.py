@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from uotpool import UOTPooling, plan_stats
+from uotpool import UOTPooling
 
 TOP = 5
 
@@ -48,14 +47,4 @@ def plan_facts(uot: UOTPooling | None, x: Tensor) -> dict[str, Any]:
     """
     if uot is None:
         return {}
-    X = x.flatten(2).transpose(1, 2)
-    stats = plan_stats(uot.plan(X))
-    found = {
-        "divergence": float(stats.divergence.mean()),
-        "mass": float(stats.mass.mean()),
-        "spread": float(X.std()),
-    }
-    if uot.scale is not None:
-        found["scale"] = float(uot.scale)
-    weights = {n: [round(float(v), 6) for v in w] for n, w in uot.weights()._asdict().items() if w is not None}
-    return {n: value if math.isfinite(value) else None for n, value in found.items()} | {"weights": weights}
+    return uot.diagnostics(x.flatten(2).transpose(1, 2))

@@ -15,7 +15,7 @@ OTHER_WIDTH = ("mean-max", "set2set", "otk", "wegl", "covariance")
 
 def poolings() -> list[str]:
     """All that need no edges and keep the width."""
-    usable = [name for name, found in ENTRIES.items() if not found.where.startswith("graphs:")]
+    usable = [name for name, found in ENTRIES.items() if not found.needs_edges]
     return [name for name in usable if name not in OTHER_WIDTH]
 
 
@@ -37,7 +37,7 @@ def make(name: str, dim: int, options: dict[str, Any], start: str) -> nn.Module:
     if name == "max":
         return nn.AdaptiveMaxPool2d(1)
     found = entry(name)
-    if found.where != "uot:UOTP":
+    if found.load() is not UOTPooling:
         return SetPool(build(name, dim, **options))
     begin = "mean" if start == "mean" else None
     return AdaptiveUOTPool2d(dim, 1, start=begin, **dict(found.options), **options)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool import UOTPooling, checks, param_groups, plan_stats
+from uotpool import UOTPooling, checks, param_groups
 from uotpool.zoo import ENTRIES, Pooling, build
 from uotpool_experiments.datasets import Bags, entry, load_bags, locate
 from uotpool_experiments.tasks.mil.dropout import LEVELS, ReLUDropout
@@ -77,7 +77,7 @@ class Settings(Options):
 
 def poolings() -> list[str]:
     """All that need no edges."""
-    return [name for name, found in ENTRIES.items() if not found.where.startswith("graphs:")]
+    return [name for name, found in ENTRIES.items() if not found.needs_edges]
 
 
 def check_dataset(name: str) -> None:
@@ -110,9 +110,7 @@ def clean_settings(pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _uot(pool: Pooling) -> UOTPooling | None:
-    """The layer of `zoo.uot.UOTP`, not imported here: then the kernels would count for every pooling."""
-    found: UOTPooling | None = getattr(pool, "uot", None)
-    return found
+    return pool if isinstance(pool, UOTPooling) else None
 
 
 class BagClassifier(nn.Module):
@@ -189,7 +187,7 @@ def run(spec: RunSpec, report: Report) -> Result:
         logits = model(test.X, test.ptr)
         uot = _uot(model.pool)
         if uot is not None:
-            details |= _diagnostics(uot, model.features(test.X), test.ptr)
+            details |= uot.diagnostics(model.features(test.X), ptr=test.ptr)
     if best.epoch == 0:  # no epoch had a finite loss: nothing was learned but which class is the larger one
         logits = torch.full_like(logits, 1.0 if fitted.train.y.double().mean() > 0.5 else -1.0)
     return Result(
@@ -249,7 +247,7 @@ def make_optimizer(model: BagClassifier, settings: Settings, config: dict[str, f
     if uot is None:
         return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=decay, fused=True)
     # The published layers were trained with decay on all parameters.
-    decayed = uot.rule.formulation == "paper" if settings.pool_decay is None else settings.pool_decay
+    decayed = uot.options.formulation == "paper" if settings.pool_decay is None else settings.pool_decay
     pool_lr = lr * (1.0 if settings.pool_lr is None else settings.pool_lr)
     rest, weights = param_groups(model, decay, lr=pool_lr)
     if decayed:
@@ -312,16 +310,3 @@ def _train(
     report(settings.epochs, settings.epochs)
     model.load_state_dict(state)
     return _Trained(model, config, best, best_epoch, curves | {"diverged": diverged})
-
-
-def _diagnostics(pool: UOTPooling, X: Tensor, ptr: Tensor) -> dict[str, Any]:
-    """Does the learned plan do more than mean pooling? And with what weights."""
-    stats = plan_stats(pool.plan(X, ptr=ptr), ptr=ptr)
-    weights = {n: [round(float(v), 6) for v in w] for n, w in pool.weights()._asdict().items() if w is not None}
-    found = {
-        "divergence": float(stats.divergence.mean()),
-        "mass": float(stats.mass.mean()),
-        "spread": float(X.std()),
-    }
-    known = {name: value if math.isfinite(value) else None for name, value in found.items()}
-    return known | {"weights": weights}

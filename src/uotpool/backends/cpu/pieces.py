@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 # Work is counted in entries times (modules + 1). The slowest code (float64, no AVX) takes 40 ns for each on the
 # machine of docs/kernels.md: there the first piece, before anything is known, is a third of a second at most.

@@ -1,4 +1,4 @@
-"""What every pooling of the zoo is: one call, one set of promises."""
+"""What every pooling is: one call, one set of promises."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.inputs import lay_out
-from uotpool.layout import DenseSets, Sets
+from uotpool.inputs import as_sets
 from uotpool.nn.scripting import NotScriptable
+from uotpool.sets import DenseSets, Sets
 
 
 class Pooling(NotScriptable, nn.Module):
@@ -21,8 +21,8 @@ class Pooling(NotScriptable, nn.Module):
 
     All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
     padding or on the other sets of the batch; an empty set pools to zeros with zero gradient; the computation
-    runs in at least float32, whatever the dtype of x, the parameters or autocast, and the output has the dtype
-    of x. (One exception to the first: nodes of a graph whose scores tie in `SAGPool`.)
+    runs in at least float32, whatever the dtype of X, the parameters or autocast, and the output has the dtype
+    of X. (One exception to the first: nodes of a graph whose scores tie in `SAGPool`.)
 
     Args:
         dim: number of features of a sample.
@@ -45,38 +45,41 @@ class Pooling(NotScriptable, nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        X: Tensor,
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
+        *,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
     ) -> Tensor:
-        """Pooled vector of each set, (B, out_dim), in the dtype of x.
+        """Pooled vector of each set, (B, out_dim), in the dtype of X.
+
+        The first four are PyG's arguments in PyG's order, and `mask` may follow them by position.
 
         Args:
-            x: (B, N, dim), or (M, dim) with `index` or `ptr`.
+            X: (B, N, dim), or (M, dim) with `index` or `ptr`.
             index: set of each row, in any order.
             ptr: offsets of the sets, (B + 1,), instead of `index`.
             dim_size: number of sets; keeps trailing empty ones.
-            mask: True where a sample is present, shape of x without its last dimension.
-            edge_index: (2, E), rows of x (of x.flatten(0, 1), if dense) that an edge joins, both in one set.
+            mask: True where a sample is present, shape of X without its last dimension.
+            edge_index: (2, E), rows of X (of X.flatten(0, 1), if dense) that an edge joins, both in one set.
             edge_weight: (E,), default 1.
         """
-        X, sets = lay_out(x, index, ptr, dim_size, mask, name="x")
-        self._check_dim(x)
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        self._check_dim(X)
         if sets.num_sets == 0 and not self.needs_edges:  # attention of torch cannot
-            joined = sum((parameter.sum() for parameter in self.parameters()), X.sum())
-            return (X.new_zeros(0, self.out_dim) + 0.0 * joined).to(x.dtype)
-        with _no_autocast(X.device.type):
-            pool = self._in_precision_of(X)
-            y = pool._pooled(X, sets, edge_index, edge_weight)
+            joined = sum((parameter.sum() for parameter in self.parameters()), rows.sum())
+            return (rows.new_zeros(0, self.out_dim) + 0.0 * joined).to(X.dtype)
+        with _no_autocast(rows.device.type):
+            pool = self._in_precision_of(rows)
+            y = pool._pooled(rows, sets, edge_index, edge_weight)
             if pool is not self:
                 self.aux_loss = pool.aux_loss
-        if not isinstance(sets, DenseSets) or sets.present is not None or x.shape[1] == 0:
-            y = torch.where(sets.squeeze(sets.count(X)) > 0, y, 0.0)
-        return y.to(x.dtype)
+        if not isinstance(sets, DenseSets) or sets.present is not None or X.shape[1] == 0:
+            y = torch.where(sets.squeeze(sets.count(rows)) > 0, y, 0.0)
+        return y.to(X.dtype)
 
     def _in_precision_of(self, X: Tensor) -> Self:
         """This pooling with parameters and buffers in the dtype of X: itself, or a twin for one call."""
@@ -88,9 +91,11 @@ class Pooling(NotScriptable, nn.Module):
         # the casts, and nothing is swapped in this module, which another thread may be using.
         return copy.deepcopy(self, {id(t): t.to(X.dtype) for t in other})
 
-    def _check_dim(self, x: Tensor) -> None:
-        if x.shape[-1] != self.dim:
-            checks.fail("x", f"{self.dim} features in the last dimension (dim={self.dim})", x)
+    def _check_dim(self, X: Tensor) -> None:
+        if X.shape[-1] != self.dim:
+            turned = X.dim() == 3 and X.shape[1] == self.dim
+            hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
+            checks.fail("X", f"{self.dim} features in the last dimension (dim={self.dim}){hint}", X)
 
     def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         return self._pool(X, sets)
@@ -101,7 +106,7 @@ class Pooling(NotScriptable, nn.Module):
 
     def fit(
         self,
-        x: Tensor,
+        X: Tensor,
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
@@ -112,10 +117,10 @@ class Pooling(NotScriptable, nn.Module):
         Without it a method that has references starts from random ones. A no-op for all other methods. Draws
         from torch's generator.
         """
-        X, sets = lay_out(x, index, ptr, dim_size, mask, name="x")
-        self._check_dim(x)
+        given, sets = as_sets(X, index, ptr, dim_size, mask)
+        self._check_dim(X)
         if self.needs_fit:
-            rows = X.detach().reshape(-1, self.dim)
+            rows = given.detach().reshape(-1, self.dim)
             if sets.present is not None:
                 rows = rows[sets.present.flatten()]
             with torch.no_grad():

@@ -12,29 +12,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets, logsumexp_d
-from uotpool.solvers.weights import Weights
+from uotpool.problem import SolverInput
+from uotpool.sets import logsumexp_d
 
 
-def sinkhorn(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights) -> Tensor:
+def sinkhorn(problem: SolverInput) -> Tensor:
     """Algorithm 2. log P of free mass."""
-    a, b = torch.zeros_like(log_p0), torch.zeros_like(log_q0)
+    X, sets, log_p0, log_q0, w = problem
+    a, b = problem.zero_potentials()
     Y = X / w.alpha0[0]
     for k in range(w.K):
         alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
         log_p, log_q = sets.logsumexp_n(Y), logsumexp_d(Y)
         a = alpha1 * (a + alpha0 * (log_p0 - log_p)) / (alpha0 * (alpha0 + alpha1))
         b = alpha2 * (b + alpha0 * (log_q0 - log_q)) / (alpha0 * (alpha0 + alpha2))
-        Y = X / alpha0 + sets.spread(a) + b
+        Y = X / alpha0 + sets.to_rows(a) + b
     return Y
 
 
-def badmm(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights, *, quadratic: bool) -> Tensor:
-    """Algorithm 1. log P^(K)."""
+def badmm_entropic(problem: SolverInput) -> Tensor:
+    """Algorithm 1 with entropic R. log P^(K)."""
+    return _badmm(problem, quadratic=False)
+
+
+def badmm_quadratic(problem: SolverInput) -> Tensor:
+    """Algorithm 1 with quadratic R. log P^(K)."""
+    return _badmm(problem, quadratic=True)
+
+
+def _badmm(problem: SolverInput, quadratic: bool) -> Tensor:
+    X, sets, log_p0, log_q0, w = problem
     assert w.rho is not None
-    log_P = log_S = sets.spread(log_p0) + log_q0
+    log_P = log_S = sets.to_rows(log_p0) + log_q0
     log_mu, log_eta = log_p0, log_q0
-    Z, z1, z2 = torch.zeros_like(X), torch.zeros_like(log_p0), torch.zeros_like(log_q0)
+    Z, (z1, z2) = torch.zeros_like(X), problem.zero_potentials()
     for k in range(w.K):
         alpha0, alpha1, alpha2, rho = w.alpha0[k], w.alpha1[k], w.alpha2[k], w.rho[k]
         # Line 3, log-primal update.
@@ -42,7 +53,7 @@ def badmm(X: Tensor, sets: Sets, log_p0: Tensor, log_q0: Tensor, w: Weights, *, 
             Y = log_S + (X - alpha0 * log_S.exp() - Z) / rho
         else:
             Y = log_S + (X - Z) / rho
-        log_P = sets.spread(log_mu - sets.logsumexp_n(Y)) + Y
+        log_P = sets.to_rows(log_mu - sets.logsumexp_n(Y)) + Y
         P = log_P.exp()
         # Line 4, log-auxiliary update.
         if quadratic:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from uotpool import checks
-from uotpool.kernels import library, pieces
-from uotpool.layout import DenseSets, RaggedSets, Sets
+from uotpool.backends.cpu import library, pieces
+from uotpool.problem import Problem
+from uotpool.sets import DenseSets, RaggedSets, Sets
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in the header
 DTYPES = (torch.float32, torch.float64)
@@ -24,7 +25,7 @@ Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 
-class Problem(NamedTuple):
+class Arguments(NamedTuple):
     """What the operators take. Which rows are in which set is as in csrc/uotpool.h."""
 
     X: Tensor  # (M, D)
@@ -66,43 +67,30 @@ def handles(X: Tensor) -> bool:
     return not torch._C._is_tracing()  # torch.jit.trace
 
 
-def solve(
-    X: Tensor,
-    sets: Sets,
-    log_p0: Tensor | None,
-    log_q0: Tensor | None,
-    weights: Tensor,
-    solver: str,
-    *,
-    plan: bool = False,
-) -> Tensor:
-    """Pooled output (B, D), or the plan in the shape of X.
+def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
+    """Pooled output (B, D), or the plan in the shape of X, of a problem without scale and with K >= 1.
 
     Args:
-        X: in the layout of `sets`, contiguous.
-        sets: which rows belong to which set.
-        log_p0: (D,) or (B, D); None: uniform.
-        log_q0: as v of `layout`; None: uniform.
-        weights: a row for each weight of the solver, a column for each of the K >= 1 modules.
+        problem: what to solve.
         solver: one of `SOLVERS`.
         plan: the plan instead of the pooled output.
     """
-    D = X.shape[-1]
-    rows = plain(X.reshape(-1, D))
+    X, sets, log_p0, log_q0, weights, _ = problem
+    rows = plain(X.reshape(-1, X.shape[-1]))
     ptr, order, N = _grouping(rows, sets)
     if log_p0 is not None:
         log_p0 = plain(log_p0)
     if log_q0 is not None:
         log_q0 = plain(log_q0.reshape(-1))
     weights = plain(weights)
-    problem = Problem(rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
-    inputs = problem.differentiable()
+    arguments = Arguments(rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
+    inputs = arguments.differentiable()
     if not all(t is None or eager(t) for t in inputs):
-        out = cast(Tensor, torch.ops.uotpool.solve(*problem))
+        out = cast(Tensor, torch.ops.uotpool.solve(*arguments))
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        out = cast(Tensor, _Solve.apply(*inputs, problem))
+        out = cast(Tensor, _Solve.apply(*inputs, arguments))
     else:
-        out = _forward(problem)
+        out = _forward(arguments)
     return out.view(X.shape) if plan else out
 
 
@@ -165,7 +153,7 @@ def address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def _call(p: Problem, *outputs: Tensor | None) -> library.Call:
+def _call(p: Arguments, *outputs: Tensor | None) -> library.Call:
     """`outputs`: dout, out, dX, dlog_p0, dlog_q0, dweights."""
     arrays = (p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *outputs)
     return library.Call(
@@ -183,7 +171,7 @@ def _call(p: Problem, *outputs: Tensor | None) -> library.Call:
     )
 
 
-def _solve(p: Problem, call: library.Call, name: str) -> None:
+def _solve(p: Arguments, call: library.Call, name: str) -> None:
     """All sets, by the function of the library with this name, in pieces where it takes long."""
     a_row = p.X.shape[1] * (p.weights.shape[1] + 1)  # work of it, as `pieces` counts
     if pieces.is_short(p.X.shape[0] * a_row, p.num_sets):
@@ -207,7 +195,7 @@ def _solve(p: Problem, call: library.Call, name: str) -> None:
     )
 
 
-def _forward(p: Problem) -> Tensor:
+def _forward(p: Arguments) -> Tensor:
     out = p.X.new_empty(p.output_shape())
     if out.numel() == 0:  # the library would look at every set, and there can be 2^40 of them without a row
         return out
@@ -215,7 +203,7 @@ def _forward(p: Problem) -> Tensor:
     return out
 
 
-def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+def _derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
     """By X, log_p0, log_q0 and the weights; None for one that is not wanted."""
     pairs = zip(p.differentiable(), wanted, strict=True)
     if p.X.shape[0] == 0:
@@ -226,18 +214,18 @@ def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     return made
 
 
-def _save(ctx: Any, p: Problem) -> None:
+def _save(ctx: Any, p: Arguments) -> None:
     ctx.save_for_backward(p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights)
     ctx.rest = p.N, p.num_sets, p.solver, p.plan
 
 
-def _saved(ctx: Any) -> Problem:
+def _saved(ctx: Any) -> Arguments:
     X, ptr, order, log_p0, log_q0, weights = ctx.saved_tensors
     N, *rest = ctx.rest
-    return Problem(X, ptr, order, N, log_p0, log_q0, weights, *rest)
+    return Arguments(X, ptr, order, N, log_p0, log_q0, weights, *rest)
 
 
-def _by_operator(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+def _by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
     made = torch.ops.uotpool.solve_backward(dout, *p, wanted)
     return [d if w else None for d, w in zip(made, wanted, strict=True)]
 
@@ -299,7 +287,7 @@ def operator(name: str, function: Any, schema: str) -> Any:
     )
 
 
-def _validated(p: Problem) -> Problem:
+def _validated(p: Arguments) -> Arguments:
     """What `solve` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
     M, D = p.X.shape if p.X.dim() == 2 else (0, 0)
     good = (
@@ -329,13 +317,13 @@ def _validated(p: Problem) -> Problem:
 
 
 def _operator_forward(*problem: Any) -> Tensor:
-    return _forward(_validated(Problem(*problem)))
+    return _forward(_validated(Arguments(*problem)))
 
 
 def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """An operator returns tensors: an empty one for a derivative that is not wanted."""
     *problem, wanted = rest
-    p = _validated(Problem(*problem))
+    p = _validated(Arguments(*problem))
     if dout.dtype != p.X.dtype or dout.shape != p.output_shape():
         raise ValueError("uotpool::solve_backward: dout has not the shape and dtype of the output")
     return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
@@ -387,7 +375,7 @@ def _(
 
 @_solve_op.register_fake
 def _(*problem: Any) -> Tensor:
-    p = Problem(*problem)
+    p = Arguments(*problem)
     checks.one_device("uotpool::solve", *p.tensors())
     return p.X.new_empty(p.output_shape())
 
@@ -395,7 +383,7 @@ def _(*problem: Any) -> Tensor:
 @_backward_op.register_fake
 def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *problem, wanted = rest
-    p = Problem(*problem)
+    p = Arguments(*problem)
     checks.one_device("uotpool::solve_backward", dout, *p.tensors())
     pairs = zip(p.differentiable(), wanted, strict=True)
     return tuple(dout.new_empty(0 if t is None or not w else t.shape) for t, w in pairs)
@@ -412,6 +400,6 @@ def refuse(ctx: Any, *grads: Tensor) -> None:
 
 
 _solve_op.register_autograd(
-    _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Problem(*inputs))
+    _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Arguments(*inputs))
 )
 _backward_op.register_autograd(refuse)

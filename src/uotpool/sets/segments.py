@@ -25,7 +25,7 @@ def max(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
     return _max_op(Y, index, num_sets) if _opaque() else _max(Y, index, num_sets)
 
 
-def spread(u: Tensor, index: Tensor) -> Tensor:
+def to_rows(u: Tensor, index: Tensor) -> Tensor:
     """(num_sets, C) -> (M, C)."""
     return _spread_op(u, index) if _opaque() else _spread(u, index)
 

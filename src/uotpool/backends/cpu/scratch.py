@@ -7,7 +7,7 @@ are not installed nothing is kept, and every function returns 0.
 
 from __future__ import annotations
 
-from uotpool.kernels import library
+from uotpool.backends.cpu import library
 
 
 def free() -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
-from uotpool.restore import put, remember
+from uotpool.nn.restore import put, remember
 
 Report = Callable[[str], None]
 _New = tuple[type[nn.Module], dict[str, Any]]  # class and options of a layer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from uotpool.layout import DenseSets, RaggedSets, Sets
+from uotpool.sets import DenseSets, RaggedSets, Sets
 
 
 def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:

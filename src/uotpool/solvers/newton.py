@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uotpool.layout import Sets
-from uotpool.solvers.dual import Curvature, Potentials, Problem
+from uotpool.problem import SolverInput, Weights
+from uotpool.solvers.dual import Curvature, Dual, Potentials
 from uotpool.solvers.sinkhorn import sweep
-from uotpool.solvers.weights import Weights
 
 DEFAULT_TOL = {torch.float64: 1e-12, torch.float32: 1e-6}
 DEFAULT_MAX_ITER = 200
@@ -36,50 +35,42 @@ class ConvergenceWarning(RuntimeWarning):
     """`K="converged"` stopped at `max_iter` with a gap above `tol`."""
 
 
-def solve(
-    X: Tensor,
-    sets: Sets,
-    log_p0: Tensor,
-    log_q0: Tensor,
-    w: Weights,
-    *,
-    quadratic: bool,
-    tol: float | None,
-    max_iter: int | None,
-) -> Tensor:
-    """log P at the optimum, differentiated implicitly; one value a weight."""
+def solve(problem: SolverInput, regularizer: str, tol: float | None, max_iter: int | None) -> Tensor:
+    """log P at the optimum, differentiated implicitly; one value per weight."""
+    X, sets, log_p0, log_q0, w = problem
     tol = DEFAULT_TOL[X.dtype] if tol is None else tol
     max_iter = DEFAULT_MAX_ITER if max_iter is None else max_iter
     dtype = X.dtype if X.device.type == "mps" else torch.float64
-    inputs = (X, log_p0, log_q0, w.alpha0[0], w.alpha1[0], w.alpha2[0])
-    x, log_p, log_q, alpha0, alpha1, alpha2 = (t.to(dtype) for t in inputs)
+    # rho has no part in the optimum.
+    x, log_p, log_q, *alphas = (t.to(dtype) for t in (X, log_p0, log_q0, *w[:3]))
     # A constant in X changes nothing: without it all digits are left to what matters.
-    x = x - sets.spread(sets.max_n(x.detach().amax(-1, keepdim=True)))
-    problem = Problem(x, sets, log_p, log_q, alpha0, alpha1, alpha2, quadratic)
+    x = x - sets.to_rows(sets.max_n(x.detach().amax(-1, keepdim=True)))
+    dual = Dual(SolverInput(x, sets, log_p, log_q, Weights(*alphas)), regularizer)
+    alpha1, alpha2 = dual.alpha1, dual.alpha2
     with torch.no_grad():
-        u, v, gaps = _minimise(problem, tol, max_iter)
-        over = gaps > _least_gap(problem, tol)
+        u, v, gaps = _minimise(dual, tol, max_iter)
+        over = gaps > _least_gap(dual, tol)
         if bool(over.any()):
             worst = f"a duality gap of {float(gaps.max()):.1e}, above tol={tol:.1e}"
             _warn(f"stopped after max_iter={max_iter} with {worst}; raise max_iter or tol, or the weights")
-        curvature = Curvature(problem, u, v)
-        slope_u, slope_v = problem.marginal_slopes(u, v)
+        curvature = Curvature(dual, u, v)
+        slope_u, slope_v = dual.marginal_slopes(u, v)
     if torch.is_grad_enabled():
         # A potential whose weight is 0 is 0 itself, but not its derivative by that weight.
         free_u, free_v = (torch.where(a > 0, 0.0, a) for a in (alpha1, alpha2))
         u, v = u + free_u * slope_u, v + free_v * slope_v
-        du, dv = _Implicit.apply(*problem.gradient(u, v), curvature)
+        du, dv = _Implicit.apply(*dual.gradient(u, v), curvature)
         u, v = u + du, v + dv
     # Not a number in, not a number out: the active sets of the quadratic problem would pass over it.
     poison = sets.sum_all(X.detach() * 0) + (log_p0.detach() * 0).sum(-1, keepdim=True)
     poison = poison + sets.sum_n(log_q0.detach() * 0)
-    return problem.plan(u, v).to(X.dtype) + sets.spread(poison)
+    return dual.plan(u, v).to(X.dtype) + sets.to_rows(poison)
 
 
-def _least_gap(problem: Problem, tol: float) -> Tensor:
+def _least_gap(dual: Dual, tol: float) -> Tensor:
     """tol, but not below the rounding of the gap of each set, as s."""
-    low = problem.sets.max_n((-problem.X).amax(-1, keepdim=True))  # the range: the maximum of X is 0
-    size = low + problem.alpha0 + problem.alpha1 + problem.alpha2
+    low = dual.sets.max_n((-dual.X).amax(-1, keepdim=True))  # the range: the maximum of X is 0
+    size = low + dual.alpha0 + dual.alpha1 + dual.alpha2
     return (8 * torch.finfo(size.dtype).eps * size).clamp_min(tol)
 
 
@@ -116,58 +107,58 @@ class _Implicit(torch.autograd.Function):
         return -gu, -gv, None
 
 
-def _minimise(problem: Problem, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
+def _minimise(dual: Dual, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
     """u, v and the gaps; see `_newton`. Starts from easier problems, with alpha0 shrinking to its value."""
-    u, v = torch.zeros_like(problem.log_p0), torch.zeros_like(problem.log_q0)
-    if problem.quadratic:
+    u, v = torch.zeros_like(dual.log_p0), torch.zeros_like(dual.log_q0)
+    if dual.quadratic:
         # For a large alpha0 every entry is active and F is nearly quadratic; the active set then thins out.
         for factor in QUADRATIC_START:
-            easier = problem._replace(alpha0=factor * problem.alpha0)
+            easier = dual.eased(factor)
             u, v, _ = _newton(easier, u, v, 1e-3 * float(easier.alpha0), QUADRATIC_START_ITER)
     else:
         for factor in ENTROPIC_START:
-            u, v = _sweep(problem._replace(alpha0=factor * problem.alpha0), v)
-    return _newton(problem, u, v, tol, max_iter)
+            u, v = _sweep(dual.eased(factor), v)
+    return _newton(dual, u, v, tol, max_iter)
 
 
-def _newton(problem: Problem, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
+def _newton(dual: Dual, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
     """Damped Newton on F until the gap of every set is at most tol."""
-    sets = problem.sets
-    least = _least_gap(problem, tol)
+    sets = dual.sets
+    least = _least_gap(dual, tol)
     # The coupling of u and v has rank D at most: without rounding 2 D + 2 steps are enough. Not a function of
     # N, which would let a large set change the result of its batch mates.
-    cg_iter = min(CG_MAX_ITER, 4 * problem.X.shape[-1] + 20)
+    cg_iter = min(CG_MAX_ITER, 4 * dual.X.shape[-1] + 20)
     for _ in range(max_iter):
-        busy = problem.gap(problem.plan(u, v)) > least
+        busy = dual.gap(dual.plan(u, v)) > least
         if not bool(busy.any()):
             break
-        gu, gv = problem.gradient(u, v)
+        gu, gv = dual.gradient(u, v)
         damping = None
-        if problem.quadratic:
+        if dual.quadratic:
             # Few active entries leave directions with next to no curvature, and steps that go far too far.
             damping = DAMPING * (gu.abs().sum(-1, keepdim=True) + sets.sum_n(gv.abs()))
-        du, dv = Curvature(problem, u, v, damping).solve(gu, gv, NEWTON_RTOL, cg_iter)
+        du, dv = Curvature(dual, u, v, damping).solve(gu, gv, NEWTON_RTOL, cg_iter)
         slope = (gu * du).sum(-1, keepdim=True) + sets.sum_n(gv * dv)
-        t = _line_search(problem, u, v, du, dv, slope, busy)
-        new_u, new_v = u - t * du, v - sets.spread(t) * dv
-        if not problem.quadratic:
+        t = _line_search(dual, u, v, du, dv, slope, busy)
+        new_u, new_v = u - t * du, v - sets.to_rows(t) * dv
+        if not dual.quadratic:
             # A sweep never raises F, costs one evaluation, and mends steps that rounding has spoilt.
-            new_u, new_v = _sweep(problem, new_v)
+            new_u, new_v = _sweep(dual, new_v)
         u = torch.where(busy, new_u, u)  # a set that is done stays as it is, whoever is in the batch
-        v = torch.where(sets.spread(busy), new_v, v)
-    return u, v, problem.gap(problem.plan(u, v))
+        v = torch.where(sets.to_rows(busy), new_v, v)
+    return u, v, dual.gap(dual.plan(u, v))
 
 
 def _line_search(
-    problem: Problem, u: Tensor, v: Tensor, du: Tensor, dv: Tensor, slope: Tensor, busy: Tensor
+    dual: Dual, u: Tensor, v: Tensor, du: Tensor, dv: Tensor, slope: Tensor, busy: Tensor
 ) -> Tensor:
     """Step of each set by backtracking (Armijo), 0 where nothing helps."""
-    before = problem.dual(u, v)
+    before = dual.value(u, v)
     # Near the optimum the decrease drowns in the rounding of F: allow for that much.
     slack = 8 * torch.finfo(u.dtype).eps * before.abs()
     t = busy.to(u.dtype)
     for _ in range(BACKTRACKS):
-        after = problem.dual(u - t * du, v - problem.sets.spread(t) * dv)
+        after = dual.value(u - t * du, v - dual.sets.to_rows(t) * dv)
         bad = busy & ~(after <= before - 1e-4 * t * slope + slack)
         if not bool(bad.any()):
             return t
@@ -175,6 +166,5 @@ def _line_search(
     return torch.where(bad, 0.0, t)
 
 
-def _sweep(problem: Problem, v: Tensor) -> Potentials:
-    w = Weights(*(a.reshape(1) for a in (problem.alpha0, problem.alpha1, problem.alpha2)))
-    return sweep(problem.X, problem.sets, problem.log_p0, problem.log_q0, v, w, 0)
+def _sweep(dual: Dual, v: Tensor) -> Potentials:
+    return sweep(dual.problem, v, 0)

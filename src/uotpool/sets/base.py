@@ -23,8 +23,6 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from uotpool import segments
-
 
 def logsumexp_d(Y: Tensor) -> Tensor:
     """log sum exp over the features of each sample, (..., D) -> (..., 1)."""
@@ -48,7 +46,7 @@ class Sets(ABC):
     def _max(self, Y: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def spread(self, u: Tensor) -> Tensor:
+    def to_rows(self, u: Tensor) -> Tensor:
         """Per-set values (u or s) to something that broadcasts against the rows (Y or v)."""
 
     @abstractmethod
@@ -63,19 +61,19 @@ class Sets(ABC):
         """u to (B, D), s to (B, 1)."""
         return u.reshape(self.num_sets, u.shape[-1])
 
-    def among(self, present: Tensor) -> Sets:
+    def restrict(self, present: Tensor) -> Sets:
         """The same sets with only the rows that are also in `present` (bool, shape of v)."""
         sets = copy(self)
         sets.present = present if self.present is None else self.present & present
         return sets
 
-    def hide(self, Y: Tensor, fill: float) -> Tensor:
+    def fill_absent(self, Y: Tensor, fill: float) -> Tensor:
         """Y with `fill` in the absent rows, whatever they hold, and no gradient to them."""
         return Y if self.present is None else torch.where(self.present, Y, fill)
 
     def sum_n(self, Y: Tensor) -> Tensor:
         """Sum over the samples of each set."""
-        return self._sum(self.hide(Y, 0.0))
+        return self._sum(self.fill_absent(Y, 0.0))
 
     def sum_all(self, Y: Tensor) -> Tensor:
         """Sum over all entries of each set."""
@@ -83,13 +81,13 @@ class Sets(ABC):
 
     def max_n(self, Y: Tensor) -> Tensor:
         """Maximum over the samples of each set; 0 for a set without samples."""
-        m = self._max(self.hide(Y, -torch.inf))
+        m = self._max(self.fill_absent(Y, -torch.inf))
         return torch.where(m == -torch.inf, 0.0, m)
 
     def logsumexp_n(self, Y: Tensor) -> Tensor:
         """log sum exp over the samples of each set; 0 for a set without samples."""
         m = self.max_n(Y.detach())
-        total = self._sum((self.hide(Y, -torch.inf) - self.spread(m)).exp())
+        total = self._sum((self.fill_absent(Y, -torch.inf) - self.to_rows(m)).exp())
         # The largest term is exp(0), so total >= 1 but for a set without samples: the clamp only acts there
         # and keeps log and its gradient finite.
         return m + total.clamp_min(1.0).log()
@@ -101,104 +99,26 @@ class Sets(ABC):
     def softmax_n(self, Y: Tensor) -> Tensor:
         """Softmax over the samples of each set, feature by feature; 0 in absent rows."""
         # Divided by its sum, not by exp(logsumexp): beside a maximum of 1e8 rounding eats the log of the sum.
-        E = (self.hide(Y, -torch.inf) - self.spread(self.max_n(Y.detach()))).exp()
-        return E / self.spread(self._sum(E).clamp_min(1.0))
+        E = (self.fill_absent(Y, -torch.inf) - self.to_rows(self.max_n(Y.detach()))).exp()
+        return E / self.to_rows(self._sum(E).clamp_min(1.0))
 
     def log_softmax_n(self, Y: Tensor) -> Tensor:
         """Log of `softmax_n`; finite filler in absent rows."""
         # The maximum is taken off first, for the same reason.
-        Y = Y - self.spread(self.max_n(Y.detach()))
-        total = self._sum(self.hide(Y, -torch.inf).exp())
-        return Y - self.spread(total.clamp_min(1.0).log())
+        Y = Y - self.to_rows(self.max_n(Y.detach()))
+        total = self._sum(self.fill_absent(Y, -torch.inf).exp())
+        return Y - self.to_rows(total.clamp_min(1.0).log())
 
     def count(self, like: Tensor) -> Tensor:
         """Number of samples of each set, as s in the dtype of `like`."""
         return self.sum_n(torch.ones_like(like[..., :1]))
 
-
-class DenseSets(Sets):
-    """Sets of one size, (B, N, D), with an optional mask."""
-
-    def _sum(self, Y: Tensor) -> Tensor:
-        return Y.sum(1, keepdim=True)
-
-    def _max(self, Y: Tensor) -> Tensor:
-        if Y.shape[1] == 0:  # amax of nothing is an error in torch
-            return Y.sum(1, keepdim=True) - torch.inf  # in the graph, with gradient 0
-        return Y.amax(1, keepdim=True)
-
-    def spread(self, u: Tensor) -> Tensor:
-        return u
-
-    def per_feature(self, p: Tensor) -> Tensor:
-        return p.unsqueeze(-2).expand(self.num_sets, 1, p.shape[-1])
-
-    def per_sample(self, q: Tensor) -> Tensor:
-        return q.unsqueeze(-1)
-
-
-class RaggedSets(Sets):
-    """Sets of any sizes as rows (M, D); row i belongs to set index[i]. The rows may come in any order."""
-
-    def __init__(
-        self,
-        index: Tensor | None,
-        num_sets: int,
-        present: Tensor | None,
-        *,
-        ptr: Tensor | None = None,
-        like: Tensor | None = None,
-    ) -> None:
-        """From `index`, or from `ptr` with the rows `like`, or from the rows alone: one set."""
-        super().__init__(num_sets, present)
-        self._index, self.ptr, self._like = index, ptr, like
-        self.one = index is None and ptr is None
-
-    @property
-    def index(self) -> Tensor:
-        """Set of each row; made when first asked for."""
-        if self._index is None:
-            assert self._like is not None
-            rows, device = self._like.shape[0], self._like.device
-            if self.ptr is None:
-                self._index = torch.zeros(rows, dtype=torch.int64, device=device)
-            else:
-                self._index = index_from_ptr(self.ptr, rows)
-        return self._index
-
-    def _sum(self, Y: Tensor) -> Tensor:
-        return segments.sum(Y, self.index, self.num_sets)
-
-    def _max(self, Y: Tensor) -> Tensor:
-        largest = segments.max(Y.detach(), self.index, self.num_sets)
-        if not Y.requires_grad:
-            return largest
-        top = self.spread(largest)
-        hit = (Y.detach() == top) | top.isnan()  # ties share the gradient; a NaN shows
-        return self._sum(torch.where(hit, Y, 0.0)) / self._sum(hit.to(Y.dtype)).clamp_min(1.0)
-
-    def spread(self, u: Tensor) -> Tensor:
-        return segments.spread(u, self.index)
-
-    def per_feature(self, p: Tensor) -> Tensor:
-        return p.expand(self.num_sets, p.shape[-1])
-
-    def per_sample(self, q: Tensor) -> Tensor:
-        return q.unsqueeze(-1)
-
-
-def log_priors_as(X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None) -> tuple[Tensor, Tensor]:
-    """log p0, given as (D,) or (B, D), as u, and log q0 as v; uniform where None is given."""
-    if log_p0 is None:
-        D = X.shape[-1]
-        log_p0 = torch.full((D,), 1.0 / D, dtype=X.dtype, device=X.device).log()
-    if log_q0 is None:
-        log_q0 = -sets.spread(sets.count(X).clamp_min(1.0).log())
-        log_q0 = log_q0.expand(*X.shape[:-1], 1)
-    return sets.per_feature(log_p0), log_q0
-
-
-def index_from_ptr(ptr: Tensor, num_rows: int) -> Tensor:
-    """Set of each row, from the offsets; the number of rows is known, so nothing is waited for."""
-    rows = torch.arange(num_rows, device=ptr.device)
-    return torch.bucketize(rows, ptr[1:].contiguous(), right=True)
+    def log_priors(self, X: Tensor, log_p0: Tensor | None, log_q0: Tensor | None) -> tuple[Tensor, Tensor]:
+        """log p0, given as (D,) or (B, D), as u, and log q0 as v; uniform where None is given."""
+        if log_p0 is None:
+            D = X.shape[-1]
+            log_p0 = torch.full((D,), 1.0 / D, dtype=X.dtype, device=X.device).log()
+        if log_q0 is None:
+            log_q0 = -self.to_rows(self.count(X).clamp_min(1.0).log())
+            log_q0 = log_q0.expand(*X.shape[:-1], 1)
+        return self.per_feature(log_p0), log_q0

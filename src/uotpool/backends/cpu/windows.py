@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.kernels import library, pieces
-from uotpool.kernels.ops import (
+from uotpool.backends.cpu import library, pieces
+from uotpool.backends.cpu.ops import (
     DTYPES,
     MOST_MODULES,
     MOST_THREADS,
@@ -32,7 +32,7 @@ from uotpool.kernels.ops import (
 MOST_POSITIONS = 2**31  # along an axis, that the library takes
 
 
-class Problem(NamedTuple):
+class Arguments(NamedTuple):
     """What the operators take. Sizes are pairs, height and width."""
 
     X: Tensor  # (B, C, H, W), contiguous or channels_last
@@ -78,7 +78,7 @@ def pool(
     weights = plain(weights.to(dtype))
     if scale is not None:
         scale = plain(scale.to(dtype).reshape(1))
-    problem = Problem(_plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
+    problem = Arguments(_plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
     inputs = problem.differentiable()
     if not all(t is None or eager(t) for t in inputs):
         out = cast(Tensor, torch.ops.uotpool.window(*problem))
@@ -100,7 +100,7 @@ def _plain_image(X: Tensor) -> Tensor:
     return resolved(X.contiguous(memory_format=memory_format(X)))
 
 
-def _call(p: Problem, *outputs: Tensor | None) -> library.WindowCall:
+def _call(p: Arguments, *outputs: Tensor | None) -> library.WindowCall:
     """`outputs`: dout, out, dX, dweights, dscale."""
     return library.WindowCall(
         DTYPES.index(p.X.dtype),
@@ -116,7 +116,7 @@ def _call(p: Problem, *outputs: Tensor | None) -> library.WindowCall:
     )
 
 
-def _solve(p: Problem, call: library.WindowCall, name: str) -> None:
+def _solve(p: Arguments, call: library.WindowCall, name: str) -> None:
     """All images, by the function of the library with this name, in pieces where it takes long."""
     images, channels = p.X.shape[:2]
     entries = channels * math.prod(p.kernel_size) * math.prod(p.output_size)
@@ -130,13 +130,13 @@ def _solve(p: Problem, call: library.WindowCall, name: str) -> None:
     pieces.run(images, lambda begin, end: function(call, begin, end, *extra), pieces.equal_reach(each, images))
 
 
-def _forward(p: Problem) -> Tensor:
+def _forward(p: Arguments) -> Tensor:
     out = p.empty_output()
     _solve(p, _call(p, None, out, None, None, None), "uotpool_window_forward")
     return out
 
 
-def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+def _derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
     """By X, the weights and the scale; None for one that is not wanted."""
     pairs = zip(p.differentiable(), wanted, strict=True)
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
@@ -145,18 +145,18 @@ def _derivatives(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | 
     return made
 
 
-def _by_operator(dout: Tensor, p: Problem, wanted: list[bool]) -> list[Tensor | None]:
+def _by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
     made = torch.ops.uotpool.window_backward(dout, *p, wanted)
     return [d if w else None for d, w in zip(made, wanted, strict=True)]
 
 
-def _save(ctx: Any, p: Problem) -> None:
+def _save(ctx: Any, p: Arguments) -> None:
     ctx.save_for_backward(*p.differentiable())
     ctx.sizes = p[3:]
 
 
-def _saved(ctx: Any) -> Problem:
-    return Problem(*ctx.saved_tensors, *ctx.sizes)
+def _saved(ctx: Any) -> Arguments:
+    return Arguments(*ctx.saved_tensors, *ctx.sizes)
 
 
 class _Pool(torch.autograd.Function):
@@ -178,7 +178,7 @@ _problem = (
 )
 
 
-def _validated(p: Problem) -> Problem:
+def _validated(p: Arguments) -> Arguments:
     """What `pool` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
     good = (
         p.X.dtype in DTYPES
@@ -201,13 +201,13 @@ def _validated(p: Problem) -> Problem:
 
 
 def _operator_forward(*problem: Any) -> Tensor:
-    return _forward(_validated(Problem(*problem)))
+    return _forward(_validated(Arguments(*problem)))
 
 
 def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """An operator returns tensors: an empty one for a derivative that is not wanted."""
     *problem, wanted = rest
-    p = _validated(Problem(*problem))
+    p = _validated(Arguments(*problem))
     if dout.dtype != p.X.dtype or dout.shape != (*p.X.shape[:2], *p.output_size):
         raise ValueError("uotpool::window_backward: dout has not the shape and dtype of the output")
     return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
@@ -223,7 +223,7 @@ _backward_op = operator(
 
 @_window_op.register_fake
 def _(*problem: Any) -> Tensor:
-    p = Problem(*problem)
+    p = Arguments(*problem)
     checks.one_device("uotpool::window", *p.differentiable())
     return p.empty_output()
 
@@ -231,7 +231,7 @@ def _(*problem: Any) -> Tensor:
 @_backward_op.register_fake
 def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *problem, wanted = rest
-    p = Problem(*problem)
+    p = Arguments(*problem)
     checks.one_device("uotpool::window_backward", dout, *p.differentiable())
     X = torch.empty_like(p.X, memory_format=memory_format(p.X))
     made = (X, p.weights, p.scale)
@@ -247,6 +247,6 @@ def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _window_op.register_autograd(
-    _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Problem(*inputs))
+    _differentiate, setup_context=lambda ctx, inputs, output: _save(ctx, Arguments(*inputs))
 )
 _backward_op.register_autograd(refuse)

@@ -1,0 +1,169 @@
+"""Which implementation solves a problem.
+
+A backend is one object that says whether it takes a call, and if not why. The fastest one that takes it does.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from uotpool import checks
+from uotpool.backends.base import READOUTS, Backend, SolverOptions, Windows
+from uotpool.backends.cpu.backend import CPU
+from uotpool.backends.reference import REFERENCE
+from uotpool.problem import Problem
+from uotpool.solvers import FORMULATIONS, SOLVERS
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, REFERENCE)}  # the fastest first
+IMPLEMENTATIONS = ("auto", *BACKENDS)
+
+__all__ = [
+    "BACKENDS",
+    "IMPLEMENTATIONS",
+    "READOUTS",
+    "Backend",
+    "SolverOptions",
+    "Windows",
+    "available",
+    "choose",
+    "explain_impl",
+    "plan",
+    "pool",
+    "pool_windows",
+    "resolve_impl",
+    "solver_options",
+]
+
+
+def available() -> dict[str, str]:
+    """Every backend with "" if it can be used here, else the reason why not."""
+    return {name: backend.unavailable() for name, backend in BACKENDS.items()}
+
+
+def solver_options(
+    solver: str,
+    K: object,
+    formulation: str,
+    tol: float | None,
+    max_iter: int | None,
+    impl: str,
+    readout: str = "conditional",
+) -> SolverOptions:
+    """Valid options, from the names that a user passes."""
+    converged = checks.converged(K)
+    checks.one_of("solver", solver, tuple(SOLVERS))
+    checks.one_of("formulation", formulation, FORMULATIONS)
+    checks.one_of("impl", impl, IMPLEMENTATIONS)
+    checks.one_of("readout", readout, READOUTS)
+    if readout == "authors" and formulation != "paper":
+        raise ValueError(
+            'readout: "authors" (what the published runs put out) goes with formulation="paper" only, '
+            f"got formulation={formulation!r}"
+        )
+    if converged and formulation == "paper":
+        raise ValueError(
+            'K: "converged" goes with formulation="exact" only (the published iterations do not lead to the '
+            f"optimum), got formulation={formulation!r}"
+        )
+    for name, value in (("tol", tol), ("max_iter", max_iter)):
+        if value is not None and not converged:
+            checks.fail(name, 'None unless K="converged"', value)
+    if tol is not None:
+        checks.number("tol", tol, positive=True)
+    if max_iter is not None:
+        checks.count("max_iter", max_iter, 1)
+    options = SolverOptions(SOLVERS[solver], formulation, converged, tol, max_iter, impl, readout)
+    _check_named(options)
+    return options
+
+
+def _check_named(options: SolverOptions) -> None:
+    """Raise if a backend was asked for by name and cannot be used, or not in this way."""
+    if options.impl == "auto":
+        return
+    backend = BACKENDS[options.impl]
+    if reason := backend.unavailable():
+        raise ValueError(f"impl: {options.impl!r} cannot be used: {reason}; use impl='auto' or 'reference'")
+    if reason := backend.refuses(options):
+        raise ValueError(f'impl: {options.impl!r} {reason}; use "auto" or "reference"')
+
+
+def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
+    """The backend for this call; raises if one was asked for by name and cannot take X."""
+    if K == 0:  # there is nothing to solve
+        return REFERENCE
+    if options.impl == "auto":
+        for backend in BACKENDS.values():
+            if not (backend.unavailable() or backend.refuses(options) or backend.refuses_input(X, K)):
+                return backend
+    backend = BACKENDS[options.impl]
+    if reason := backend.refuses_input(X, K):
+        checks.fail("X", f"for impl={options.impl!r} {reason}", X)
+    return backend
+
+
+def pool(problem: Problem, options: SolverOptions) -> Tensor:
+    """(B, D): X pooled by its plan, or by that of scale * X."""
+    return choose(problem.X, problem.K, options).pool(problem, options)
+
+
+def plan(problem: Problem, options: SolverOptions) -> Tensor:
+    """P in the shape of X, of X or of scale * X."""
+    return choose(problem.X, problem.K, options).plan(problem, options)
+
+
+def pool_windows(
+    X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
+) -> Tensor | None:
+    """As `Backend.pool_windows`."""
+    return choose(X, weights.shape[1], options).pool_windows(X, weights, scale, windows, options)
+
+
+def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
+    """The implementation that a call with this X runs.
+
+    The fused kernels, "cpu", are for the K modules of the exact formulation. Everything else always runs in the
+    reference: `formulation="paper"`, `K="converged"`, K = 0, what asks for more than first derivatives in
+    reverse (`torch.func`, forward mode), `torch.jit.trace` and ONNX export. `explain_impl` says why.
+
+    Args:
+        X: input; its device decides.
+        solver: "sinkhorn", "badmm-e" or "badmm-q".
+        impl: "auto" takes the fastest that is there and may fall back to "reference"; a named one that is
+            missing raises and says why.
+    """
+    checks.tensor("X", X, "a tensor")
+    checks.one_of("solver", solver, tuple(SOLVERS))
+    checks.one_of("impl", impl, IMPLEMENTATIONS)
+    options = SolverOptions(SOLVERS[solver], impl=impl)
+    _check_named(options)
+    return choose(X, 1, options).name
+
+
+def explain_impl(
+    X: Tensor, solver: str = "sinkhorn", *, formulation: str = "exact", converged: bool = False
+) -> str:
+    """Which implementation `impl="auto"` takes for such a call, and why each faster one does not take it.
+
+    Args:
+        X: input.
+        solver: "sinkhorn", "badmm-e" or "badmm-q".
+        formulation: as in `uot_pool`.
+        converged: whether K is "converged".
+    """
+    checks.tensor("X", X, "a tensor")
+    checks.one_of("solver", solver, tuple(SOLVERS))
+    options = SolverOptions(SOLVERS[solver], formulation, converged)
+    chosen = choose(X, 1, options)
+    reasons = []
+    for backend in BACKENDS.values():
+        if backend is chosen:
+            break
+        if reason := backend.unavailable():
+            reasons.append(f"{backend.name} cannot be used: {reason}")
+        elif reason := backend.refuses(options):
+            reasons.append(f"{backend.name} {reason}")
+        else:
+            wanted = backend.refuses_input(X, 1)
+            reasons.append(f"{backend.name} expects {wanted}, got {checks.describe(X)}")
+    return "; ".join([chosen.name, *reasons])

@@ -1,0 +1,84 @@
+"""What a backend is, and how a call says what it wants."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from uotpool.problem import Problem
+from uotpool.solvers import Solver
+
+READOUTS = ("conditional", "authors")
+Pair = tuple[int, int]
+
+
+class SolverOptions(NamedTuple):
+    """How to solve: everything but the numbers. `inputs.solver_options` makes valid ones.
+
+    Attributes:
+        solver: the algorithm.
+        formulation: "exact", or "paper" for the algorithm as published.
+        converged: the optimum itself instead of K modules.
+        tol, max_iter: of `converged`.
+        impl: name of a backend, or "auto".
+        readout: "conditional", or "authors" for what the published runs put out.
+    """
+
+    solver: Solver
+    formulation: str = "exact"
+    converged: bool = False
+    tol: float | None = None
+    max_iter: int | None = None
+    impl: str = "auto"
+    readout: str = "conditional"
+
+
+class Windows(NamedTuple):
+    """The windows of an image, (height, width) each."""
+
+    kernel_size: Pair
+    stride: Pair
+    padding: Pair
+    output_size: Pair
+
+
+class Backend(ABC):
+    """One implementation of the solvers. `backends.BACKENDS` has an object of each."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def unavailable(self) -> str:
+        """Why this backend cannot be used on this machine; "" if it can."""
+
+    @abstractmethod
+    def refuses(self, options: SolverOptions) -> str:
+        """Why this backend cannot solve in this way, whatever the numbers are; "" if it can."""
+
+    @abstractmethod
+    def refuses_input(self, X: Tensor, K: int) -> str:
+        """Why this backend cannot take this X, here and now, with K >= 1 modules; "" if it can."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
+        """P in the shape of X, 0 at absent rows."""
+
+    @abstractmethod
+    def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
+        """X pooled by its plan, (B, D)."""
+
+    def pool_windows(
+        self, X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
+    ) -> Tensor | None:
+        """The windows of images (B, C, H, W) pooled without gathering them; None where this is not built.
+
+        Args:
+            X: images.
+            weights: as in `Problem`.
+            scale: as in `Problem`.
+            windows: which there are.
+            options: how to solve. Priors are uniform.
+        """
+        return None

@@ -1,0 +1,69 @@
+"""The fused CPU kernels as a backend."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from uotpool.backends.base import Backend, SolverOptions, Windows
+from uotpool.backends.cpu import library, ops, windows
+from uotpool.backends.reference import REFERENCE
+from uotpool.problem import Problem
+
+
+class CpuBackend(Backend):
+    """The K modules of the exact formulation, with first derivatives in reverse."""
+
+    name = "cpu"
+
+    def unavailable(self) -> str:
+        return library.missing()
+
+    def refuses(self, options: SolverOptions) -> str:
+        if options.converged:
+            return 'has the K modules of formulation="exact" only, got K="converged"'
+        if options.formulation != "exact":
+            return f'has the K modules of formulation="exact" only, got formulation={options.formulation!r}'
+        return ""
+
+    def refuses_input(self, X: Tensor, K: int) -> str:
+        if K > ops.MOST_MODULES:
+            return f"at most {ops.MOST_MODULES} modules"
+        if ops.handles(X):
+            return ""
+        return "a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
+
+    def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
+        return ops.solve(problem.scaled(), options.solver.name, plan=True)
+
+    def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
+        if problem.scale is None:
+            return ops.solve(problem, options.solver.name)
+        if torch.compiler.is_compiling():  # `_pool_scaled` looks at values
+            return REFERENCE.pool(problem, options)
+        return self._pool_scaled(problem, options)
+
+    def _pool_scaled(self, problem: Problem, options: SolverOptions) -> Tensor:
+        """X pooled by the plan of scale * X: the kernels pool what the plan is of, so they only give the plan.
+
+        A set in which the mass of a feature is lost to underflow is solved again in the log domain.
+        """
+        X, sets = problem.X, problem.sets
+        P = self.plan(problem, options)
+        mass = sets.sum_n(P)  # u
+        least = torch.finfo(X.dtype).tiny / torch.finfo(X.dtype).eps  # above, the shares have all their digits
+        lost = ~(mass.detach() > least).all(-1, keepdim=True)  # s; also a set that is empty, or has NaN
+        y = sets.squeeze(sets.sum_n(X * P) / torch.where(lost, 1.0, mass))
+        if not bool(lost.any()):
+            return y
+        return torch.where(sets.squeeze(lost), REFERENCE.pool(problem, options), y)
+
+    def pool_windows(
+        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
+    ) -> Tensor | None:
+        if options.solver.name != "sinkhorn":
+            return None
+        return windows.pool(X, weights, scale, *geometry)
+
+
+CPU = CpuBackend()

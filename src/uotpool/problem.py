@@ -1,0 +1,85 @@
+"""What a solver is given: one transport problem for each set of a batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool.sets import Sets
+
+
+class Weights(NamedTuple):
+    """alpha0, alpha1, alpha2 and, for Bregman ADMM, rho: one (K,) tensor each."""
+
+    alpha0: Tensor
+    alpha1: Tensor
+    alpha2: Tensor
+    rho: Tensor | None = None
+
+    @property
+    def K(self) -> int:
+        return self.alpha0.shape[0]
+
+
+class Problem(NamedTuple):
+    """The sets of a batch with their priors and weights; `inputs` builds one from what a user passes.
+
+    Attributes:
+        X: samples as rows in the layout of `sets`, contiguous, at least float32. Absent rows hold zeros.
+        sets: which rows belong to which set.
+        log_p0: log prior over features, (D,) or (B, D); None: uniform.
+        log_q0: log prior over samples, shape v of `sets`; None: uniform.
+        weights: one row per weight of the solver, one column per module.
+        scale: one number s: the plan is that of s X, and X is pooled by it. None: 1.
+    """
+
+    X: Tensor
+    sets: Sets
+    log_p0: Tensor | None
+    log_q0: Tensor | None
+    weights: Tensor
+    scale: Tensor | None = None
+
+    @property
+    def K(self) -> int:
+        return self.weights.shape[1]
+
+    def scaled(self) -> Problem:
+        """The same plan, with the scale multiplied into X."""
+        return self if self.scale is None else self._replace(X=self.scale * self.X, scale=None)
+
+    def to_solve(self) -> SolverInput:
+        """The problem in the shapes that the readable solvers compute with."""
+        X, sets, log_p0, log_q0, rows, _ = self.scaled()
+        # An entry that is not finite makes all of its set NaN, as in the kernels. -inf would just be left out.
+        X = X + sets.to_rows(sets.sum_all(X * 0.0))
+        return SolverInput(X, sets, *sets.log_priors(X, log_p0, log_q0), Weights(*rows.unbind()))
+
+
+class SolverInput(NamedTuple):
+    """A problem with nothing left open: priors laid out against X, weights by name.
+
+    Attributes:
+        X: samples as rows; absent rows hold finite filler.
+        sets: which rows belong to which set.
+        log_p0: shape u of `sets`.
+        log_q0: shape v of `sets`.
+        w: the weights.
+    """
+
+    X: Tensor
+    sets: Sets
+    log_p0: Tensor
+    log_q0: Tensor
+    w: Weights
+
+    def start(self) -> Tensor:
+        """log P before the first module, the same for all solvers: mean pooling for uniform priors."""
+        log_P = self.sets.to_rows(self.log_p0) + self.log_q0
+        return log_P - self.sets.to_rows(self.sets.logsumexp_all(log_P))
+
+    def zero_potentials(self) -> tuple[Tensor, Tensor]:
+        """u = 0 and v = 0."""
+        return torch.zeros_like(self.log_p0), torch.zeros_like(self.log_q0)

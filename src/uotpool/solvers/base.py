@@ -1,0 +1,43 @@
+"""What a solver says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from uotpool.problem import SolverInput
+
+ENTROPIC, QUADRATIC = "entropic", "quadratic"
+REGULARIZERS = (ENTROPIC, QUADRATIC)
+FORMULATIONS = ("exact", "paper")
+
+
+@dataclass(frozen=True)
+class Solver:
+    """One algorithm: K unrolled modules from a problem to log P, in readable torch.
+
+    Attributes:
+        name: what users call the solver.
+        regularizer: the R of its problem, one of `REGULARIZERS`.
+        weights: names of its weights, in the order of the rows of `Problem.weights`.
+        exact: log P of mass 1 after K >= 1 modules; its fixed point is the optimum.
+        published: the same as printed in the paper, for reproduction.
+    """
+
+    name: str
+    regularizer: str
+    weights: tuple[str, ...]
+    exact: Callable[[SolverInput], Tensor]
+    published: Callable[[SolverInput], Tensor]
+
+    @property
+    def needs_rho(self) -> bool:
+        return "rho" in self.weights
+
+    def solve(self, problem: SolverInput, formulation: str) -> Tensor:
+        """log P after K modules, in the shape of X, with finite filler at absent rows."""
+        if problem.w.K == 0:
+            return problem.start()
+        return self.exact(problem) if formulation == "exact" else self.published(problem)
