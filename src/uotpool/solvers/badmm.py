@@ -68,8 +68,7 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
         # it overshoots. Per set, so that batch mates do not meet.
         rho = rho + alpha0 * s.largest
         rho_n = sets.spread(rho)
-        S = s.log_S.exp()
-        Y = s.log_S + (X - s.Z + sets.spread(s.z1) - alpha0 * S) / rho_n
+        Y = _stepped(s.log_S, X - s.Z + sets.spread(s.z1) - alpha0 * s.log_S.exp(), rho_n, sets)
     else:
         rho_n = rho
         Y = s.log_S + (X - s.Z + sets.spread(s.z1)) / rho
@@ -78,7 +77,7 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
     log_P = sets.hide(sets.log_softmax_n(Y) + sets.spread(log_p), 0.0)
 
     if quadratic:
-        Y = log_P + (s.Z + s.z2 - alpha0 * log_P.exp()) / rho_n
+        Y = _stepped(log_P, s.Z + s.z2 - alpha0 * log_P.exp(), rho_n, sets)
         share: Tensor | float = 0.5
     else:
         Y = (s.Z + s.z2 + rho * log_P) / (alpha0 + rho)
@@ -87,6 +86,20 @@ def primal(X: Tensor, sets: Sets, s: State, alpha0: Tensor, rho: Tensor, quadrat
     log_q = sets.hide(sets.log_softmax_n(lse + share * (s.log_eta - lse)), 0.0)
     log_S = sets.hide(Y.log_softmax(-1) + log_q, 0.0)
     return Primal(log_P, log_p, log_S, log_q, rho)
+
+
+def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
+    """log T + slope / rho up to a constant for each set, which is slope / rho where the sum is largest.
+
+    The constant changes no plan, and the derivatives by the entries of a set add up to 0. In rounding they do
+    not quite, so a large slope would make that rest a derivative by rho. Unlike the entropic one, this rho
+    hangs on the plan before (by `largest`), so the rest would be magnified again in every module, beyond what
+    float32 can hold. With the constant off, the entries that have mass have next to no slope.
+    """
+    Y = (log_T + slope / rho_n).detach()
+    top = sets.spread(sets.max_n(Y.amax(-1, keepdim=True)))
+    at_top = sets.max_n(torch.where(Y == top, slope.detach(), -torch.inf).amax(-1, keepdim=True))
+    return log_T + sets.hide(slope - sets.spread(at_top), 0.0) / rho_n
 
 
 def step(
