@@ -50,12 +50,15 @@ GNP_EPSILON = 1e-4  # norms of |x| + 1e-6, and log(6) / 1e5 from max (measured 9
 ZOO_F32 = 5e-6  # float32 against float64, values and gradients, of the largest (measured 3e-7)
 ZOO_ORDER = 1e-10  # rows in another order, x of 100 and its gradients, of the largest (measured 4e-12)
 
-# Random weights of each module (tests/fuzz.py), in units of the rounding of a number: what the kernels may be
-# off by, or so many times what the reference is off by in float32. Where that is all, nothing can be compared.
+# Random weights of each module (tests/fuzz), in units of the rounding of a number: what the kernels may be off
+# by, or so many times what the reference is off by.
 FUZZ = 2e4
 FUZZ_TIMES = 20.0
+FUZZ_EXPONENT = 20.0  # times the largest exponent, max |X| over the smallest alpha0 or rho: it is rounded too
 FUZZ_TIMES_WEIGHTS = 200.0  # derivatives by log weights, which BADMM-E eliminates a dual for (measured 120)
-FUZZ_LOST = 1e5
+FUZZ_CAP = 0.1  # of the natural scale of a result: a bound above it says nothing, and is skipped and counted
+CONVERGED = 1e-6  # what is left of identities of the derivatives at the optimum, of the sum of their terms
+GAP_ROUNDING = 1e3  # a duality gap, in units of the rounding of the range of X and the weights
 
 SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt
 # Graphs. A step of AD-GCL, loss and gradients, against gather and scatter (measured 4e-13; 1e-5 is promised).
