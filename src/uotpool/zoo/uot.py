@@ -34,6 +34,7 @@ class UOTP(Pooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
+        *,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
     ) -> Tensor:
