@@ -57,7 +57,9 @@ FUZZ_TIMES = 20.0
 FUZZ_EXPONENT = 20.0  # times the largest exponent, max |X| over the smallest alpha0 or rho: it is rounded too
 FUZZ_TIMES_WEIGHTS = 200.0  # derivatives by log weights, which BADMM-E eliminates a dual for (measured 120)
 FUZZ_CAP = 0.1  # of the natural scale of a result: a bound above it says nothing, and is skipped and counted
-CONVERGED = 1e-6  # what is left of identities of the derivatives at the optimum, of the sum of their terms
+# What is left of identities of the derivatives at the optimum, of the sum of their terms: a plan is good to the
+# square root of its gap, 1e-12 and 1e-6.
+CONVERGED = {"float64": 1e-6, "float32": 1e-3}
 GAP_ROUNDING = 1e3  # a duality gap, in units of the rounding of the range of X and the weights
 
 SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt

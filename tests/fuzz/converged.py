@@ -65,7 +65,7 @@ def check(case: Case) -> Found:
         found.wrong.append(f"a gap of {gap:.1e} without a warning, at most {rounding:.1e} is allowed")
     if case.certified:
         for name, error in identities(c, results).items():
-            found.compare(name, error, tol.CONVERGED)
+            found.compare(name, error, tol.CONVERGED[str(c.dtype).removeprefix("torch.")])
     return found
 
 
@@ -75,14 +75,14 @@ def certified_gap(c: sets.Case, **how: Any) -> tuple[float, float]:
     It is infinite where a marginal underflows, which says nothing.
     """
     p = c.problem
-    priors = {}
+    given: dict[str, Any] = dict(p.layout)
     if p.p0 is not None:
-        priors["p0"] = p.p0.softmax(-1)
+        given["p0"] = p.p0.softmax(-1)
     if p.q0 is not None:
-        priors["q0"] = sample_prior(p, p.q0)
-    alphas = [w for w in c.weights if w is not None]
-    P = uot_plan(p.X, *alphas, **priors, **p.layout, solver=c.solver, **how)
-    gaps = duality_gap(p.X, P, *alphas, **priors, **p.layout, regularizer=REGULARIZER[c.solver])
+        given["q0"] = sample_prior(p, p.q0)
+    alpha0, alpha1, alpha2 = alphas = [w for w in c.weights if w is not None]
+    P = uot_plan(p.X, alpha0, alpha1, alpha2, **given, solver=c.solver, **how)
+    gaps = duality_gap(p.X, P, alpha0, alpha1, alpha2, **given, regularizer=REGULARIZER[c.solver])
     size = float(p.X.max() - p.X.min()) + sum(map(float, alphas))
     rounding = tol.GAP_ROUNDING * torch.finfo(torch.float64).eps * size
     return float(gaps[gaps.isfinite()].amax()) if bool(gaps.isfinite().any()) else 0.0, max(1e-12, rounding)

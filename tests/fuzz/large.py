@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tests.fuzz import sets
@@ -24,7 +26,7 @@ def draw(seed: int) -> Case:
 
     D = FEATURES[below(len(FEATURES))]
     N = max(4, CHUNK // D // 4 * 4) + 1 + below(3)
-    priors = {"p0": ("each", "shared", "uniform")[below(3)], "q0": below(2) == 0}
+    priors: dict[str, Any] = {"p0": ("each", "shared", "uniform")[below(3)], "q0": below(2) == 0}
     layout = ("dense", "mask", "ptr", "index")[below(4)]
     if layout == "dense":
         problem = dense(1, N, D, seed, **priors)
