@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.cases import SOLVERS, step
 from tests.fuzz import converged, large, sets, windows
 from tests.fuzz.found import Found
 from tests.kernels.harness import solved
-from uotpool import uot_plan, uot_pool
+from uotpool import ConvergenceWarning, uot_plan, uot_pool
 
 CASES = 240
 GROUPS = 5  # odd: every second case is beyond what is promised
@@ -106,6 +107,20 @@ def test_gradients_are_finite_beside_absent_rows(solver, rho, dtype, impl):
         assert (dX[~mask] == 0).all()
 
 
+@each_dtype
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_of_the_optimum_are_finite_beside_absent_rows(solver, dtype):
+    """The filler of an absent row, 0, is far above all samples here."""
+    mask = torch.tensor([[True, True, False, True]])
+    X = -1e3 * (1 + randn(1, 4, 3).abs()).to(dtype).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        y = uot_pool(X, 1e-3, 1e3, 1e-5, mask=mask, solver=solver, K="converged", max_iter=20)
+    (dX,) = torch.autograd.grad(y.sum(), X)
+    assert dX.isfinite().all()
+    assert (dX[~mask] == 0).all()
+
+
 @each_impl
 @each_dtype
 @pytest.mark.parametrize("K", [8, 16])
@@ -116,15 +131,17 @@ def test_mass_where_steps_differ_by_orders_of_magnitude(solver, K, dtype, impl):
     assert (P.sum((1, 2)) - 1).abs().max() <= tol.MASS_F32
 
 
-@each_impl
+@pytest.mark.parametrize("impl", ["cpu", "reference", "converged"])
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_what_is_not_finite_spoils_all_of_its_set_and_no_other(solver, bad, impl):
     clean = randn(3, 5, 4)
     X = clean.clone()
     X[1, 2, 3] = bad
-    how = {"solver": solver, "impl": impl, "K": 2}
+    how: dict[str, Any] = {"solver": solver, "impl": impl, "K": 2}
     weights = (1.0, 1.0, 1.0, step(solver))
+    if impl == "converged":
+        how, weights = {"solver": solver, "K": "converged"}, (1.0, 1.0, 1.0, None)
     for run in (uot_pool, uot_plan):
         got, want = run(X, *weights, **how), run(clean, *weights, **how)
         assert got[1].isnan().all()

@@ -132,8 +132,6 @@ def log_plan(
     X: Tensor, sets: Sets, log_p0: Tensor | None, log_q0: Tensor | None, weights: Tensor, rule: Rule
 ) -> Tensor:
     """The reference: log P in the shape of X, with finite filler at absent rows."""
-    # An entry that is not finite makes all of its set NaN, as in the kernels. -inf would just be left out.
-    X = X + sets.spread(sets.sum_all(X * 0.0))
     w = Weights(*weights.unbind())
     log_p0, log_q0 = log_priors_as(X, sets, log_p0, log_q0)
     if rule.converged:
@@ -143,6 +141,10 @@ def log_plan(
         run = torch.compiler.disable(converged.solve) if torch.compiler.is_compiling() else converged.solve
         return run(X, sets, log_p0, log_q0, w, quadratic=quadratic, tol=rule.tol, max_iter=rule.max_iter)
     return solve(X, sets, log_p0, log_q0, w, rule.solver, rule.formulation)
+
+
+# An entry of X that is not finite makes all of its set NaN, as in the kernels; the algorithms would just leave
+# -inf out. What comes of the reference is multiplied by 1 for each set, or by NaN: that spoils derivatives too.
 
 
 def plan(
@@ -161,7 +163,10 @@ def plan(
     X = X if scale is None else scale * X
     if _fused(X, weights, rule):
         return ops.solve(X, sets, log_p0, log_q0, weights, rule.solver, plan=True)
-    return sets.hide(log_plan(X, sets, log_p0, log_q0, weights, rule), -torch.inf).exp()
+    given = X.detach()
+    one = 1.0 + sets.sum_n(0.0 * given.amax(-1, keepdim=True) + 0.0 * given.amin(-1, keepdim=True))  # s
+    log_P = log_plan(X, sets, log_p0, log_q0, weights, rule) * sets.spread(one)
+    return sets.hide(log_P, -torch.inf).exp()
 
 
 def pool(
@@ -184,7 +189,8 @@ def pool(
         share = X.shape[-1] * sets.hide(log_P, -torch.inf).exp()
     else:
         share = sets.softmax_n(log_P)  # eq. 4, from log P up to a constant for each feature
-    return sets.squeeze(sets.sum_n(X * share))
+    y = sets.squeeze(sets.sum_n(X * share))  # of such a feature NaN already: -inf has a share of 0
+    return y * (1.0 + (0.0 * y.detach()).sum(-1, keepdim=True))
 
 
 def _pool_scaled(
