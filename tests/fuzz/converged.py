@@ -59,6 +59,7 @@ def check(case: Case) -> Found:
     found.wrong += [f"a warning: {w.message}" for w in caught if w not in warned]
     if warned:
         found.skipped += 2
+        assert own[0] is not None
         exponent = float(c.problem.X.max() - c.problem.X.min()) / float(own[0].min())
         if case.certified and REGULARIZER[c.solver] == "entropic" and exponent <= MOST_EXPONENT:
             found.wrong.append(f"a warning: {warned[0].message}")
