@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import errno
+import io
+import subprocess
+import sys
+
 import pytest
 
-from uotpool.cli import main
+from uotpool.cli import BROKEN_PIPE, main
 from uotpool.zoo import ENTRIES, build
 
 
@@ -41,3 +46,81 @@ def test_a_bad_number_is_a_usage_error(capsys, argv):
         main(argv)
     assert exit.value.code == 2
     assert f"{argv[1][2:]}: expected an integer >= 1" in capsys.readouterr().err
+
+
+class Failing(io.StringIO):
+    """An output in memory, so without a file descriptor, that fails when written, or when flushed."""
+
+    def __init__(self, error: OSError, *, late: bool = False) -> None:
+        super().__init__()
+        self.error, self.late = error, late
+
+    def write(self, text: str) -> int:
+        if self.late:
+            return len(text)
+        raise self.error
+
+    def flush(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_broken_output_without_a_descriptor(monkeypatch, late):
+    monkeypatch.setattr(sys, "stdout", Failing(BrokenPipeError(errno.EPIPE, "gone"), late=late))
+    with pytest.raises(SystemExit) as exit:
+        main(["info"])
+    assert exit.value.code == BROKEN_PIPE
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_full_output_without_a_descriptor(monkeypatch, late):
+    monkeypatch.setattr(sys, "stdout", Failing(OSError(errno.ENOSPC, "No space left on device"), late=late))
+    with pytest.raises(SystemExit, match=r"cannot write the output: .*No space left"):
+        main(["info"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_error_of_the_system_that_is_of_no_file_is_not_hidden(monkeypatch, late):
+    """A bad descriptor is a bug of ours: its traceback is what helps."""
+    monkeypatch.setattr(sys, "stdout", Failing(OSError(errno.EBADF, "Bad file descriptor"), late=late))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main(["info"])
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "runs.db"), True),
+        (PermissionError(errno.EACCES, "Permission denied", "runs.db"), True),
+        (OSError("cannot listen on localhost"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EBADF, "Bad file descriptor"), False),
+        (ChildProcessError(errno.ECHILD, "No child processes"), False),
+    ],
+    ids=str,
+)
+def test_errors_of_files_are_one_line_and_others_a_traceback(monkeypatch, capsys, error, shown):
+    def raise_it() -> str:
+        raise error
+
+    monkeypatch.setattr("uotpool.cli.info", raise_it)
+    with pytest.raises(SystemExit if shown else type(error)) as ended:
+        main(["info"])
+    if shown:
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith("uotpool info: error: ")
+
+
+def test_a_closed_pipe_ends_without_a_message():
+    code = "import sys; from uotpool.cli import main; sys.stdin.readline(); main(['info'])"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == BROKEN_PIPE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from typing import Any
 
 import pytest
@@ -177,7 +178,63 @@ def test_onnx_by_export_of_images_of_any_size():
             close(torch.from_numpy(got), want)
 
 
+# --- AOTInductor
+
+needs_cxx = pytest.mark.skipif(
+    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="AOTInductor needs a C++ compiler"
+)
+
+
+@needs_cxx
+@pytest.mark.skipif(
+    not hasattr(torch._inductor, "aoti_compile_and_package"), reason="this torch has no packages of AOTInductor"
+)
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_aotinductor_on_another_number_of_sets(impl, tmp_path):
+    """With the kernels it is a call of their operator; the reference is compiled."""
+    layer = UOTPooling(D, K=1, impl=impl).eval()
+    program = torch.export.export(layer, (randn(2, 5, D),), dynamic_shapes=({0: Dim("B")},))
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+    compiled = torch._inductor.aoti_load_package(path)
+    for B in (2, 7):
+        close(compiled(randn(B, 5, D)), layer(randn(B, 5, D)))
+
+
 # --- TorchScript
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_traced_layers_on_other_sizes(name):
+    layer = LAYERS[name]().eval()
+    traced = saved(torch.jit.trace(layer, (randn(2, 5, D),)))
+    for B, N in ((2, 5), (1, 1), (7, 40)):
+        close(traced(randn(B, N, D)), layer(randn(B, N, D)))
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_traced_layers_on_other_images(name):
+    layer = POOLS[name]().eval()
+    traced = saved(torch.jit.trace(layer, (randn(*SIZES[0]),)))
+    for size in SIZES:
+        close(traced(randn(*size)), layer(randn(*size)))
+
+
+def test_traced_layer_in_training():
+    """Plain operators of torch, so with derivatives."""
+    layer, X = UOTPooling(D), randn(3, 6, D).requires_grad_()
+    traced = torch.jit.trace(layer, (randn(2, 5, D),))
+    grads = [torch.autograd.grad(f(X).square().sum(), [X, *layer.parameters()]) for f in (traced, layer)]
+    for got, want in zip(*grads, strict=True):
+        close(got, want)
+
+
+def saved(traced: Any) -> Any:
+    """As another process would have it."""
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    file.seek(0)
+    return torch.jit.load(file)
+
 
 OURS: dict[str, Any] = LAYERS | POOLS | {"UOTAggregation": lambda: UOTAggregation(D)}
 

@@ -55,6 +55,22 @@ def test_a_positive_bag_has_its_witnesses_and_the_parts_are_apart():
         assert found == (round(0.01 * (end[b] - start[b])) if train.y[b] else 0)
 
 
+def test_isotropic_bags_have_no_types_and_move_their_witnesses():
+    train = witnesses.make_bags(Sizes(dim=128, train=4, validation=2, test=2), "isotropic", 0)[0]
+    ptr = train.ptr.tolist()
+    negative, positive = train.X[: ptr[1]], train.X[ptr[1] : ptr[2]]
+    count = round(0.01 * len(positive))
+    spread = math.sqrt(1 + witnesses.NOISE**2)
+    # Without types no two instances are near each other.
+    apart = torch.cdist(negative, negative) + 1e9 * torch.eye(len(negative))
+    assert apart.amin() > 0.6 * math.sqrt(2 * 128) * spread
+    along = positive[:count].mean(0) / positive[:count].mean(0).norm()
+    assert (positive[:count] @ along).mean() > 4 * spread
+    for rest in (positive[count:], negative):
+        assert abs(float((rest @ along).mean())) < 0.3 * spread
+        assert abs(float((rest @ along).std()) - spread) < 0.2 * spread
+
+
 def test_a_run_that_is_not_finite_has_failed_and_is_counted():
     train, validation, test = witnesses.make_bags(TINY, "outstanding", 0)
     train.X[0, 0] = math.inf

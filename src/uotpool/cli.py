@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import platform
 import sys
@@ -28,6 +30,7 @@ OF_EXPERIMENTS = (
 )
 BROKEN_PIPE = 128 + 13  # as a shell says of a program that SIGPIPE ended
 INTERRUPTED = 130
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk or quota, a device that fails
 
 
 def info() -> str:
@@ -136,7 +139,9 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:  # `| head` has seen enough
         _forget_output()
         sys.exit(BROKEN_PIPE)
-    except OSError as error:  # a full disk, say
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:  # nothing that a user can mend
+            raise
         _forget_output()
         sys.exit(f"uotpool: error: cannot write the output: {error}")
     except KeyboardInterrupt:  # while the commands are imported, before one of them runs
@@ -153,7 +158,11 @@ def _main(argv: list[str] | None) -> None:
         status = _run(args)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError) as error:  # an argument, a file, an environment variable
+    except ValueError as error:  # an argument, what a file holds, an environment variable
+        parser.exit(2, _message(args, error))
+    except OSError as error:
+        if not _of_a_file(error):
+            raise
         parser.exit(2, _message(args, error))
     except ModuleNotFoundError as error:
         parser.exit(1, _message(args, error))
@@ -175,6 +184,14 @@ def _run(args: argparse.Namespace) -> int | None:
     return None
 
 
+def _of_a_file(error: OSError) -> bool:
+    """Whether it names a file, or is in words (no number): of this package, or of a reader of damaged files.
+
+    A number without a file is a bug, a descriptor that is closed, say, and is shown with its traceback.
+    """
+    return error.filename is not None or error.errno is None or error.errno in CANNOT_WRITE
+
+
 def _message(args: argparse.Namespace, error: Exception) -> str:
     """A file may have put something into it that a terminal would obey."""
     text = visible(str(error), kept="\n")
@@ -183,4 +200,10 @@ def _message(args: argparse.Namespace, error: Exception) -> str:
 
 def _forget_output() -> None:
     """Nobody reads what is left in the buffer: without this Python would complain of it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        output = sys.stdout.fileno()
+    except (AttributeError, io.UnsupportedOperation):  # in memory, of a test runner or an editor
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, output)
+    os.close(nowhere)

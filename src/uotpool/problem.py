@@ -53,8 +53,6 @@ class Problem(NamedTuple):
     def to_solve(self) -> SolverInput:
         """The problem in the shapes that the readable solvers compute with."""
         X, sets, log_p0, log_q0, rows, _ = self.scaled()
-        # An entry that is not finite makes all of its set NaN, as in the kernels. -inf would just be left out.
-        X = X + sets.to_rows(sets.sum_all(X * 0.0))
         return SolverInput(X, sets, *sets.log_priors(X, log_p0, log_q0), Weights(*rows.unbind()))
 
 

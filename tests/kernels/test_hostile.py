@@ -79,7 +79,7 @@ def test_one_meta_tensor_among_others_is_refused():
     }
     for name, arguments in calls.items():
         with pytest.raises(
-            ValueError, match=r"uotpool::.*expected all tensors on one device, got cpu and meta"
+            ValueError, match=rf"^uotpool::{name}: expected all tensors on one device, got cpu and meta"
         ):
             getattr(torch.ops.uotpool, name)(*arguments)
 

@@ -14,8 +14,9 @@ from torch.nn.utils import parametrizations
 from tests import tolerances as tol
 from tests.zoo.cases import batch, small
 from uotpool import zoo
-from uotpool.sets import RaggedSets
+from uotpool.sets import DenseSets, RaggedSets
 from uotpool.zoo.padding import pool_padded
+from uotpool.zoo.transport import transport_plan
 
 PADDED = ("set-transformer", "gmt", "otk", "wegl", "swe", "covariance")
 LEARNED = ("attention", "deepset", "set2set", "set-transformer", "otk", "diffpool")
@@ -164,3 +165,13 @@ def test_fit_in_half_precision_of_large_features():
     assert pool.log_s.isfinite()
     near, far = pool(x[None, :20].half()), pool(-3 * x[None, :20].half())
     assert (near - far).abs().max() > 0.05  # a kernel that is 1 everywhere would not tell them apart
+
+
+def test_a_plan_has_finite_derivatives_beside_absent_rows():
+    """The present row needs a large potential for its second column, and the absent one gets it too."""
+    score = torch.tensor([[[0.0, -1e3], [0.0, 0.0]]], requires_grad=True)
+    sets = DenseSets(1, torch.tensor([[[True], [False]]]))
+    P = transport_plan(score, sets, epsilon=1.0, steps=1)
+    (dscore,) = torch.autograd.grad(P[..., 0].sum(), score)
+    assert P[0, 1].tolist() == [0.0, 0.0]
+    assert dscore.isfinite().all()

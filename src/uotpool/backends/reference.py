@@ -11,7 +11,11 @@ from uotpool.solvers import newton
 
 
 class ReferenceBackend(Backend):
-    """Takes every call."""
+    """Takes every call.
+
+    An entry of X that is not finite makes all of its set NaN, as in the kernels; the algorithms would just
+    leave -inf out. So the result of each set is multiplied by 1 or by NaN, which spoils derivatives too.
+    """
 
     name = "reference"
 
@@ -25,7 +29,10 @@ class ReferenceBackend(Backend):
         return ""
 
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return problem.sets.fill_absent(log_plan(problem, options), -torch.inf).exp()
+        sets, given = problem.sets, problem.scaled().X.detach()
+        extremes = 0.0 * given.amax(-1, keepdim=True) + 0.0 * given.amin(-1, keepdim=True)
+        log_P = log_plan(problem, options) * sets.to_rows(1.0 + sets.sum_n(extremes))
+        return sets.fill_absent(log_P, -torch.inf).exp()
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
         X, sets = problem.X, problem.sets
@@ -34,7 +41,8 @@ class ReferenceBackend(Backend):
             share = X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
         else:
             share = sets.softmax_n(log_P)  # eq. 4, from log P up to a constant for each feature
-        return sets.squeeze(sets.sum_n(X * share))
+        y = sets.squeeze(sets.sum_n(X * share))  # a feature with such an entry is NaN already
+        return y * (1.0 + (0.0 * y.detach()).sum(-1, keepdim=True))
 
 
 def log_plan(problem: Problem, options: SolverOptions) -> Tensor:

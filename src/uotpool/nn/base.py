@@ -56,8 +56,6 @@ class Pooling(NotScriptable, nn.Module):
     ) -> Tensor:
         """Pooled vector of each set, (B, out_dim), in the dtype of X.
 
-        The first four are PyG's arguments in PyG's order, and `mask` may follow them by position.
-
         Args:
             X: (B, N, dim), or (M, dim) with `index` or `ptr`.
             index: set of each row, in any order.
@@ -67,6 +65,8 @@ class Pooling(NotScriptable, nn.Module):
             edge_index: (2, E), rows of X (of X.flatten(0, 1), if dense) that an edge joins, both in one set.
             edge_weight: (E,), default 1.
         """
+        # The first four are those of PyG's aggregations, in their order, and the mask comes fifth as in
+        # `UOTPooling`. The edges are by name only: PyG's aggregations have others in these places.
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         self._check_dim(X)
         if sets.num_sets == 0 and not self.needs_edges:  # attention of torch cannot

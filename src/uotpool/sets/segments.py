@@ -63,9 +63,14 @@ _spread_op = _operator("spread", _spread, "(Tensor u, Tensor index) -> Tensor")
 
 
 @_sum_op.register_fake
+def _summed(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    checks.one_device("uotpool::segment_sum", Y, index)
+    return Y.new_empty(num_sets, Y.shape[1])
+
+
 @_max_op.register_fake
-def _reduced(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
-    checks.one_device("uotpool::segment_sum, segment_max", Y, index)
+def _largest(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
+    checks.one_device("uotpool::segment_max", Y, index)
     return Y.new_empty(num_sets, Y.shape[1])
 
 

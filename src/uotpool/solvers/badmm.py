@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from uotpool.problem import SolverInput
-from uotpool.sets import logsumexp_d
+from uotpool.sets import Sets, logsumexp_d
 from uotpool.solvers import published
 from uotpool.solvers.base import ENTROPIC, QUADRATIC, Solver
 
@@ -74,8 +74,7 @@ def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
         # it overshoots. Per set, so that batch mates do not meet.
         rho = rho + alpha0 * s.largest
         rho_n = sets.to_rows(rho)
-        S = s.log_S.exp()
-        Y = s.log_S + (X - s.Z + sets.to_rows(s.z1) - alpha0 * S) / rho_n
+        Y = _stepped(s.log_S, X - s.Z + sets.to_rows(s.z1) - alpha0 * s.log_S.exp(), rho_n, sets)
     else:
         rho_n = rho
         Y = s.log_S + (X - s.Z + sets.to_rows(s.z1)) / rho
@@ -84,7 +83,7 @@ def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
     log_P = sets.fill_absent(sets.log_softmax_n(Y) + sets.to_rows(log_p), 0.0)
 
     if quadratic:
-        Y = log_P + (s.Z + s.z2 - alpha0 * log_P.exp()) / rho_n
+        Y = _stepped(log_P, s.Z + s.z2 - alpha0 * log_P.exp(), rho_n, sets)
         share: Tensor | float = 0.5
     else:
         Y = (s.Z + s.z2 + rho * log_P) / (alpha0 + rho)
@@ -93,6 +92,20 @@ def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
     log_q = sets.fill_absent(sets.log_softmax_n(lse + share * (s.log_eta - lse)), 0.0)
     log_S = sets.fill_absent(Y.log_softmax(-1) + log_q, 0.0)
     return Primal(log_P, log_p, log_S, log_q, rho)
+
+
+def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
+    """log T + slope / rho up to a constant for each set, which is slope / rho where the sum is largest.
+
+    The constant changes no plan, and the derivatives by the entries of a set add up to 0. In rounding they do
+    not quite, so a large slope would make that rest a derivative by rho. Unlike the entropic one, this rho
+    hangs on the plan before (by `largest`), so the rest would be magnified again in every module, beyond what
+    float32 can hold. With the constant off, the entries that have mass have next to no slope.
+    """
+    Y = (log_T + slope / rho_n).detach()
+    top = sets.to_rows(sets.max_n(Y.amax(-1, keepdim=True)))
+    at_top = sets.max_n(torch.where(Y == top, slope.detach(), -torch.inf).amax(-1, keepdim=True))
+    return log_T + sets.fill_absent(slope - sets.to_rows(at_top), 0.0) / rho_n
 
 
 def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:

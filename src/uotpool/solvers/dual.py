@@ -140,7 +140,8 @@ class Dual(NamedTuple):
         """The gradient of conj."""
         if self.quadratic:
             return project(self.Y(u, v) / (2 * self.alpha0), self.sets)
-        return self.sets.fill_absent(self.plan(u, v).exp(), 0.0)
+        # Hidden before the exponential: that of the filler may be infinite, and 0 times it is NaN in reverse.
+        return self.sets.fill_absent(self.plan(u, v), -torch.inf).exp()
 
     def gradient(self, u: Tensor, v: Tensor) -> Potentials:
         """Gradient of F, 0 for a potential whose weight is 0; differentiable in X, priors and weights."""

@@ -28,7 +28,8 @@ def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -
         e = max(epsilon, epsilon ** (2 * i / steps))
         f = e * (log_rows - logsumexp_d((score + g) / e))
         g = e * (log_columns - sets.logsumexp_n((score + f) / e))
-    return sets.fill_absent(((score + f + g) / e).exp(), 0.0)
+    # Hidden before the exponential: that of an absent row may be infinite, and 0 times it is NaN in reverse.
+    return sets.fill_absent((score + f + g) / e, -torch.inf).exp()
 
 
 def enough(rows: Tensor, k: int, name: str) -> None:
