@@ -35,7 +35,7 @@ def test_resolve_impl(solver):
     assert resolve_impl(X, solver, "cpu") == "cpu"
     assert resolve_impl(X, solver, "reference") == "reference"
     assert resolve_impl(torch.empty(2, 3, 4, device="meta"), solver) == "reference"
-    with pytest.raises(ValueError, match=r'X: expected a tensor on the CPU for impl="cpu", got .* on meta'):
+    with pytest.raises(ValueError, match=r'X: expected for impl="cpu" a tensor on the CPU .*, got .* on meta'):
         resolve_impl(torch.empty(2, 3, 4, device="meta"), solver, "cpu")
 
 

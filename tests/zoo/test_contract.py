@@ -229,8 +229,8 @@ def test_gradcheck(name):
 # Parameters that the output, by its formula, does not see: the published algorithms end before the last use of
 # some weights, and the published Bregman ADMM has no use for two.
 UNSEEN = {
-    "uotp-badmm-e-paper": {"uot.raw_alpha1", "uot.raw_alpha2"},
-    "uotp-badmm-q-paper": {"uot.raw_alpha1", "uot.raw_alpha2"},
+    "uotp-badmm-e-paper": {"raw_alpha1", "raw_alpha2"},
+    "uotp-badmm-q-paper": {"raw_alpha1", "raw_alpha2"},
 }
 
 
@@ -796,3 +796,13 @@ def test_fit_does_nothing_for_the_others(name):
     assert pool.fit(torch.randn(2, 3, D, generator=torch.Generator())) is pool
     assert equal(state(pool), before)
     assert torch.equal(torch.get_rng_state(), seed)
+
+
+def test_state_dicts_of_the_old_adapter_load():
+    """Up to 0.1 the names "uotp-..." built a module that held the layer as `uot`."""
+    pool = build("uotp-badmm-e", 4)
+    old = {f"pool.uot.{name}": value + 0.5 for name, value in pool.state_dict().items()}
+    model = torch.nn.ModuleDict({"pool": build("uotp-badmm-e", 4)})
+    model.load_state_dict(old)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, pool.state_dict()[name.removeprefix("pool.")] + 0.5)

@@ -85,7 +85,7 @@ def _check_named(options: SolverOptions) -> None:
     if reason := backend.unavailable():
         raise ValueError(f"impl: {options.impl!r} cannot be used: {reason}; use impl='auto' or 'reference'")
     if reason := backend.refuses(options):
-        raise ValueError(f'impl: {options.impl!r} {reason}; use "auto" or "reference"')
+        raise ValueError(f'impl: "{options.impl}" {reason}; use "auto" or "reference"')
 
 
 def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
@@ -98,7 +98,7 @@ def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
                 return backend
     backend = BACKENDS[options.impl]
     if reason := backend.refuses_input(X, K):
-        checks.fail("X", f"for impl={options.impl!r} {reason}", X)
+        checks.fail("X", f'for impl="{options.impl}" {reason}', X)
     return backend
 
 

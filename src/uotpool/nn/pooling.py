@@ -60,6 +60,8 @@ class UOTPooling(WeightedPooling):
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
+
+    M. Cheng, H. Xu, "Revisiting global pooling through the lens of optimal transport", 2022.
     """
 
     def __init__(
