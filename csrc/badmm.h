@@ -75,11 +75,6 @@ template <class T, Place Where> struct Badmm {
     template <class F> UOTPOOL_INLINE double total_d(F f) const { return total<T>(bag.D, f); }
     template <class F> UOTPOOL_INLINE double total_n(F f) const { return total<T>(bag.N, f); }
 
-    void load() {
-        bag.load();
-        in.log_priors(log_p0, p0, log_q0, q0);
-    }
-
     void start(Duals<T> &s) const {
         copy_d(s.log_mu, log_p0);
         copy_n(s.log_eta, log_q0);

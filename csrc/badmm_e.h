@@ -100,7 +100,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
 
     void run() {
         const int64_t K = in.K();
-        this->load();
+        in.log_priors(this->log_p0, this->p0, this->log_q0, this->q0);
         EntropicState<T> &first = state(0);
         first.c = first.az = 0;
         this->copy_d(first.u, this->log_p0);

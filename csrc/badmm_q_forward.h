@@ -123,7 +123,7 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
     // All updates. L and the last primal then have the plan.
     void iterate() {
         const int64_t K = in.K();
-        this->load();
+        in.log_priors(this->log_p0, this->p0, this->log_q0, this->q0);
         start();
         for (int64_t k = 0; k < K; ++k) {
             QuadraticPrimal<T> &p = primal(k);

@@ -28,7 +28,9 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
     using Base = Storage<T, Where>;
     using Base::N, Base::D, Base::Dp, Base::top, Base::scalar, Base::per_feature, Base::per_sample, Base::over_chunks;
     using Base::sum_columns, Base::sum_scalars, Base::max_columns, Base::sample;
-    T *centred; // (Dp): the maxima minus the largest of them
+    T *centred;   // (Dp): the maxima minus the largest of them
+    double depth; // of the entry farthest below the maximum of its column, or the maximum farthest below the largest
+                  // one; NaN where an entry is not finite
 
     Bag(Arena &arena, CallerMatrix<T> given, CallerMatrix<T> wanted, int64_t n, int64_t chunk_rows, bool backward)
         : Base(arena, given, wanted, n, chunk_rows, backward), centred(per_feature(arena)) {}
@@ -52,26 +54,32 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
             const int64_t Dp = this->Dp;
             const T *const top = this->top;
             T *const X = this->X;
-            V<T> zero = {}; // NaN where an entry is not finite
+            V<T> zero = {}, below = {}; // NaN where an entry is not finite; how far below the maximum it is
             row_blocks(begin, end, [&](auto count, int64_t n) {
                 constexpr int R = decltype(count)::value;
                 auto given = this->template samples<R>(n);
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> m = ld(top + d);
                     for (int r = 0; r < R; ++r) {
+                        V<T> x;
                         if constexpr (Where == IN_SCRATCH) {
-                            const V<T> x = ld(X + (n + r) * Dp + d) - m;
+                            x = ld(X + (n + r) * Dp + d) - m;
                             st(X + (n + r) * Dp + d, x);
-                            zero += x * 0;
                         } else {
-                            zero += given.get(r, d) * 0;
+                            x = given.get(r, d);
                         }
+                        zero += x * 0;
+                        below = vmax(-x, below);
                     }
                 });
             });
-            scalar[i] = lane_sum<T>(zero);
+            scalar[i] = lane_sum<T>(zero) + lane_max<T>(below);
         });
-        if (sum_scalars() != 0) {
+        depth = double(largest(top, D)) - double(smallest(top, D));
+        for (int64_t i = 0; i < this->chunks; ++i)
+            depth = scalar[i] > depth ? scalar[i] : depth;
+        if (!(sum_scalars() >= 0)) {
+            depth = __builtin_nan("");
             // The maxima pass over NaN, and -infinity would just be left out: the result shall show it.
             if constexpr (Where == IN_SCRATCH)
                 for (int64_t i = 0; i < N * Dp; ++i)

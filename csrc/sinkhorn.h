@@ -73,7 +73,6 @@ template <class T, Place Where> struct Sinkhorn {
     }
 
     void run() {
-        bag.load();
         in.log_priors(log_p0, p0, log_q0, q0);
         if (!iterate()) {
             shared = false;

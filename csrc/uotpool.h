@@ -95,7 +95,8 @@ int uotpool_window_backward(const uotpool_window_call *call);
 int uotpool_window_forward_images(const uotpool_window_call *call, int64_t begin, int64_t end);
 int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begin, int64_t end, double *carry);
 
-/* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. */
+/* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. A float32 bag whose numbers
+ * are too far apart for it is solved in double, with as much again and more (widen.h). */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);
 
 /* Scratch of 256 KiB and more is kept for the next call, up to a limit of bytes in all (128 MiB until another is set). Free what
