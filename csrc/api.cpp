@@ -61,8 +61,9 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
         return UOTPOOL_BAD_ARGUMENT;
     if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
         return UOTPOOL_BAD_ARGUMENT;
-    // Scratch is at most (2 K + 7) matrices and some dozens of vectors for each module (badmm_q.h): with these bounds
-    // neither its size nor any other product overflows.
+    // Scratch is at most 2 K + 7 matrices (badmm_q.h) and some dozens of vectors for each module, and 4 matrices more
+    // for a bag that is solved in double (widen.cpp): with these bounds neither its size nor any other product
+    // overflows.
     const int64_t most = int64_t(1) << 40;
     if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > most || c.M < 0 || c.M > most || c.N < 0 || c.N > most)
         return UOTPOOL_BAD_ARGUMENT;

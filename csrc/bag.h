@@ -10,8 +10,8 @@ template <class T> constexpr T TRUSTED = sizeof(T) == 4 ? T(0x1p-60) : T(0x1p-50
 // Stands for -infinity in the padding, where 0 * infinity must not arise.
 template <class T> constexpr T NOTHING = sizeof(T) == 4 ? T(-3e38) : T(-1e300);
 
-// log sum over n of exp(c X + v), for each feature; kept for the derivative. E = 2^(c2 X + v2 - ref2), always computed in
-// this order: the maximum was found by it, so no rounding can make an exponent positive.
+// log sum over n of exp(c X + v), for each feature; kept for the derivative. E = 2^(c2 X + v2 - ref2), always computed
+// in this order: the maximum was found by it, so no rounding can make an exponent positive.
 template <class T> struct ColumnLse {
     T c, c2;
     bool tight; // ref2 is the maximum of the column; else it is 0, a bound
@@ -54,7 +54,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
             const int64_t Dp = this->Dp;
             const T *const top = this->top;
             T *const X = this->X;
-            V<T> zero = {}, below = {}; // NaN where an entry is not finite; how far below the maximum it is
+            V<T> zero[4] = {}, below[4] = {}; // NaN where an entry is not finite; how far below the maximum it is
             row_blocks(begin, end, [&](auto count, int64_t n) {
                 constexpr int R = decltype(count)::value;
                 auto given = this->template samples<R>(n);
@@ -68,12 +68,13 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                         } else {
                             x = given.get(r, d);
                         }
-                        zero += x * 0;
-                        below = vmax(-x, below);
+                        zero[r] += x * 0;
+                        below[r] = vmax(-x, below[r]);
                     }
                 });
             });
-            scalar[i] = lane_sum<T>(zero) + lane_max<T>(below);
+            const V<T> deepest = vmax(vmax(below[0], below[1]), vmax(below[2], below[3]));
+            scalar[i] = lane_sum<T>(zero[0] + zero[1] + zero[2] + zero[3]) + lane_max<T>(deepest);
         });
         depth = double(largest(top, D)) - double(smallest(top, D));
         for (int64_t i = 0; i < this->chunks; ++i)
@@ -115,6 +116,22 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         return m;
     }
 
+    // E of R rows.
+    template <Underflow U = TO_LOWEST, int R>
+    UOTPOOL_INLINE static void column_exps(const ColumnLse<T> &q, Samples<T, R, Where> &given, int64_t n, int64_t d,
+                                           V<T> ref, V<T> (&e)[R]) {
+        for (int r = 0; r < R; ++r)
+            e[r] = q.c2 * given.get(r, d) + q.v2[n + r] - ref;
+        exp2_all<T, R, U>(e);
+    }
+    template <Underflow U = TO_LOWEST, int R>
+    UOTPOOL_INLINE static void row_exps(const RowLse<T> &q, Samples<T, R, Where> &given, int64_t n, int64_t d,
+                                        V<T> u2, V<T> (&e)[R]) {
+        for (int r = 0; r < R; ++r)
+            e[r] = q.c2 * given.get(r, d) + u2 - q.ref2[n + r];
+        exp2_all<T, R, U>(e);
+    }
+
     // L = log sum_n exp(c X + v).
     void solve(ColumnLse<T> &q, double c, const T *v, bool tight = false) {
         const T m = prepare(q, c, v, tight);
@@ -127,9 +144,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     V<T> s = ld(acc + d), e[R];
                     const V<T> ref = ld(sums.ref2 + d);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r)
                         s += e[r];
                     st(acc + d, s);
@@ -162,9 +177,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d);
                     V<T> e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> t = e[r] * g;
                         wanted.set(r, d, wanted.get(r, d) + sums.c * t);
@@ -251,9 +264,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> u2 = ld(sums.u2 + d);
                     V<T> column = ld(acc + d), e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + u2 - sums.ref2[n + r];
-                    exp2_all<T, R>(e);
+                    row_exps(sums, given, n, d, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> t = e[r] * weight[r];
                         wanted.set(r, d, wanted.get(r, d) + sums.c * t);
@@ -284,9 +295,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     V<T> s = ld(den + d), t = ld(num + d), e[R];
                     const V<T> ref = ld(sums.ref2 + d);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         s += e[r];
                         t += e[r] * given.get(r, d);
@@ -322,9 +331,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d), y = ld(mean + d);
                     V<T> e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> x = given.get(r, d);
                         const V<T> share = e[r] * g;

@@ -4,8 +4,8 @@
 
 namespace {
 
-// Numbers of the bag in an array of the caller, and in one of their own: `width` of each of its rows, or `width` from `at`
-// on.
+// Numbers of the bag in an array of the caller, and in one of their own: `width` of each of its rows, or `width` from
+// `at` on.
 struct Part {
     float *narrow;
     double *wide;
