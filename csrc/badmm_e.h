@@ -75,7 +75,6 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 primals[k] = p;
         }
         last = bag.column_lse(arena);
-        tight = expands();
         if (keep) {
             G = arena.take<T>(bag.N * bag.Dp);
             duS = bag.per_feature(arena);
@@ -100,6 +99,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
 
     void run() {
         const int64_t K = in.K();
+        tight = expands(); // not when only sizes are asked for, which may be before there are weights
         in.log_priors(this->log_p0, this->p0, this->log_q0, this->q0);
         EntropicState<T> &first = state(0);
         first.c = first.az = 0;
