@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import pytest
@@ -245,6 +246,7 @@ def test_scratch_of_one_large_bag(solver, plan):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers take memory of their own")
 @each_solver
 def test_resident_memory_of_one_large_bag(solver):
     """Of a whole forward and backward pass through the layer, as `python -m bench memory` measures it."""
