@@ -7,6 +7,7 @@
 #include "api.h"
 #include "scratch.h"
 #include "threads.h"
+#include "widen.h"
 
 namespace {
 
@@ -60,8 +61,9 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
         return UOTPOOL_BAD_ARGUMENT;
     if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
         return UOTPOOL_BAD_ARGUMENT;
-    // Scratch is at most (2 K + 7) matrices and some dozens of vectors for each module (badmm_q.h): with these bounds
-    // neither its size nor any other product overflows.
+    // Scratch is at most 2 K + 7 matrices (badmm_q.h) and some dozens of vectors for each module, and 4 matrices more
+    // for a bag that is solved in double (widen.cpp): with these bounds neither its size nor any other product
+    // overflows.
     const int64_t most = int64_t(1) << 40;
     if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > most || c.M < 0 || c.M > most || c.N < 0 || c.N > most)
         return UOTPOOL_BAD_ARGUMENT;
@@ -181,8 +183,12 @@ void run_batch(void *context, int64_t task) {
     const int64_t begin = batch.job->begin + task * batch.bags_a_task, end = begin + batch.bags_a_task;
     for (int64_t b = begin; b < end && b < batch.job->end; ++b) {
         const int64_t n = size_of(c, b);
-        if (n > 0 && !is_large(batch, n))
-            batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch.memory, &alone);
+        if (n == 0 || is_large(batch, n) ||
+            batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch.memory, &alone))
+            continue;
+        const int bad = solve_in_double(*batch.job, *batch.kernels, b, first_of(c, b), n, alone);
+        if (bad)
+            batch.status->store(bad);
     }
     give_scratch(scratch);
 }
@@ -211,8 +217,11 @@ int run_bags(const Job &job, const Kernels &kernels) {
             const Scratch scratch = take_scratch(kernels.scratch(&job, n));
             if (!scratch.memory)
                 return UOTPOOL_NO_MEMORY;
-            kernels.bag(&job, b, first_of(c, b), n, scratch.memory, &together);
+            const bool solved = kernels.bag(&job, b, first_of(c, b), n, scratch.memory, &together);
             give_scratch(scratch);
+            const int bad = solved ? UOTPOOL_OK : solve_in_double(job, kernels, b, first_of(c, b), n, together);
+            if (bad)
+                return bad;
         }
     }
     if (small_rows > 0) {

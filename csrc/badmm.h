@@ -6,10 +6,10 @@
 namespace {
 
 // Duals and auxiliary marginals that a primal update starts from. The dual Z is a multiple of a matrix of the update
-// before, plus f_n.
+// before, plus f_n. Each solver has its own way to hold f, in z; derivatives are by f in both.
 template <class T> struct Duals {
     T *z1, *log_mu;      // per feature
-    T *f, *z2, *log_eta; // per sample
+    T *z, *z2, *log_eta; // per sample
 };
 
 // Marginals that it finds: of P over features and of S over samples, with the log sums they are made of.
@@ -75,16 +75,11 @@ template <class T, Place Where> struct Badmm {
     template <class F> UOTPOOL_INLINE double total_d(F f) const { return total<T>(bag.D, f); }
     template <class F> UOTPOOL_INLINE double total_n(F f) const { return total<T>(bag.N, f); }
 
-    void load() {
-        bag.load();
-        in.log_priors(log_p0, p0, log_q0, q0);
-    }
-
     void start(Duals<T> &s) const {
         copy_d(s.log_mu, log_p0);
         copy_n(s.log_eta, log_q0);
         zero_d(s.z1);
-        zero_n(s.f);
+        zero_n(s.z);
         zero_n(s.z2);
     }
 
@@ -104,9 +99,10 @@ template <class T, Place Where> struct Badmm {
         normalise(o.log_q, o.q, bag.N);
     }
 
+    // All but z.
     void move_duals(const Duals<T> &s, const Marginals<T> &o, Duals<T> &next, int64_t k) const {
         const double alpha1 = in.weight(1, k), alpha2 = in.weight(2, k);
-        const T rho = T(o.rho), both = T(o.both);
+        const T rho = T(o.rho);
         const double sum1 = alpha1 + o.rho, sum2 = alpha2 + o.rho;
         const T keep1 = T(alpha1 / sum1), new1 = T(o.rho / sum1), by1 = T(1 / sum1);
         each_d([&](int64_t i) {
@@ -118,7 +114,6 @@ template <class T, Place Where> struct Badmm {
         each_n([&](int64_t i) {
             const V<T> log_q = ld(o.log_q + i), z2 = ld(s.z2 + i);
             const V<T> moved = z2 + rho * (ld(s.log_eta + i) - log_q);
-            st(next.f + i, both * (ld(o.lse_n + i) - log_q) - z2);
             st(next.z2 + i, moved);
             st(next.log_eta + i, ld(log_q0 + i) * keep2 + log_q * new2 - moved * by2);
         });
@@ -133,7 +128,7 @@ template <class T, Place Where> struct Badmm {
         zero_n(dlse_n);
         zero_d(d.z1);
         zero_d(d.log_mu);
-        zero_n(d.f);
+        zero_n(d.z);
         zero_n(d.z2);
         zero_n(d.log_eta);
     }
@@ -157,10 +152,10 @@ template <class T, Place Where> struct Badmm {
             return ld(scratch_n + i) * (ld(log_q0 + i) - ld(next.log_eta + i));
         }));
         drho += total_n([&](int64_t i) { return ld(scratch_n + i) * (ld(o.log_q + i) - ld(next.log_eta + i)); });
-        dboth += total_n([&](int64_t i) { return ld(d.f + i) * (ld(o.lse_n + i) - ld(o.log_q + i)); });
+        dboth += total_n([&](int64_t i) { return ld(d.z + i) * (ld(o.lse_n + i) - ld(o.log_q + i)); });
         each_n([&](int64_t i) {
             // z2' = z2 + rho (log eta - log q),  f' = both (lse - log q) - z2
-            const V<T> g = ld(scratch_n + i), df = ld(d.f + i), dz2 = ld(d.z2 + i) - g;
+            const V<T> g = ld(scratch_n + i), df = ld(d.z + i), dz2 = ld(d.z2 + i) - g;
             st(dlog_q0 + i, ld(dlog_q0 + i) + T(alpha2) * g);
             st(dlog_q + i, rho * (g - dz2) - both * df);
             st(dlse_n + i, both * df);

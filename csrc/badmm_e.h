@@ -6,24 +6,25 @@
 // the start), then is
 //
 //     log S (1 - az / rho) + (X + z1 - f) / rho     =: cP X + uY + vP      (Y of the P update)
-//     lse_d = uY + log sum_n exp(cP X + vP)         log p = norm((log mu + lse) / 2)               uP = uY + log p - lse
+//     lse_d = uY + log sum_n exp(cP X + vP)         log p = norm((log mu + lse) / 2)             uP = uY + log p - lse
 //     (az log S + f + z2 + rho log P) / (a + rho)   =: cS X + uS + vY      (Y of the S update)
-//     lse_n = vY + log sum_d exp(cS X + uS)         log q = norm(lse + share (log eta - lse))      vS = vY + log q - lse
+//     lse_n = vY + log sum_d exp(cS X + uS)         log q = norm(lse + share (log eta - lse))    vS = vY + log q - lse
 //
-// share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, as in sinkhorn.h. For a
-// large az, az v and f all but cancel, so the state holds g = az v + f, the rows' part of Z, instead of f; derivatives are
-// by f.
+// share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, as in sinkhorn.h.
+// For a large az, az v and f all but cancel, so the state holds g = az v + f, the rows' part of Z, instead of f;
+// derivatives are by f.
 //
-// The derivative by log S stays a matrix, G: its row and column sums and its product with X would do in exact arithmetic,
-// but where the plan has all but become one-hot they are differences of like numbers, and a module with rho much below
-// alpha0 of the one before multiplies their rounding. Entry by entry a softmax takes out exactly what it should. With
-// W = softmax_n dlse_d and all that is per row or column left to badmm.h, a primal update backwards is
+// The derivative by log S stays a matrix, G: its row and column sums and its product with X would do in exact
+// arithmetic, but where the plan has all but become one-hot they are differences of like numbers, and a module with rho
+// much below alpha0 of the one before multiplies their rounding. Entry by entry a softmax takes out exactly what it
+// should. With W = softmax_n dlse_d and all that is per row or column left to badmm.h, a primal update backwards is
 //
 //     by Y of S:  G + softmax_d dlse_n                      by log P: that times rho / (a + rho)   =: H
 //     by Y of P:  H + W, which divided by rho goes to dX    by log S: H + (1 - az / rho) W
 //
-// since az / (a + rho) + (1 - az / rho) rho / (a + rho) = rho / (a + rho). For "exactly" the largest exponential of a row
-// or column must be 1, not just near the largest number: sums are tight where the weights are such that rounding grows.
+// since az / (a + rho) + (1 - az / rho) rho / (a + rho) = rho / (a + rho). For "exactly" the largest exponential of a
+// row or column must be 1, not just near the largest number: sums are tight where the weights are such that rounding
+// grows.
 #pragma once
 
 #include "badmm.h"
@@ -32,8 +33,8 @@ namespace {
 
 template <class T> struct EntropicState {
     double c, az;
-    T *u, *v; // log S = c X + u + v
-    Duals<T> duals;
+    T *u, *v;       // log S = c X + u + v
+    Duals<T> duals; // z is g
 };
 
 // What a primal update finds, kept for the derivative.
@@ -54,7 +55,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
     bool tight;           // every log-sum-exp is relative to its own maximum
     double daz;           // derivative by az of the state
     T *G;                 // (N, Dp): by log S
-    T *duS, *duP, *du;    // column sums: of the derivative by Y of S, by log P, and of G at the start
+    T *duS, *duP;         // column sums of the derivatives by Y of S and by log P
     T *dvY, *dvP, *dv;    // row sums: of the derivatives by both Y, and of G
 
     EntropicBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
@@ -74,20 +75,18 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 primals[k] = p;
         }
         last = bag.column_lse(arena);
-        tight = expands();
         if (keep) {
             G = arena.take<T>(bag.N * bag.Dp);
             duS = bag.per_feature(arena);
             duP = bag.per_feature(arena);
-            du = bag.per_feature(arena);
             dvY = bag.per_sample(arena);
             dvP = bag.per_sample(arena);
             dv = bag.per_sample(arena);
         }
     }
 
-    // Whether an update takes in what the one before left multiplied by much more than 1: f, with its a + rho, is divided
-    // by this rho.
+    // Whether an update takes in what the one before left multiplied by much more than 1: f, with its a + rho, is
+    // divided by this rho.
     bool expands() const {
         for (int64_t k = 1; k < in.K(); ++k)
             if (in.weight(0, k - 1) + in.weight(3, k - 1) > 4 * in.weight(3, k))
@@ -100,7 +99,8 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
 
     void run() {
         const int64_t K = in.K();
-        this->load();
+        tight = expands(); // not when only sizes are asked for, which may be before there are weights
+        in.log_priors(this->log_p0, this->p0, this->log_q0, this->q0);
         EntropicState<T> &first = state(0);
         first.c = first.az = 0;
         this->copy_d(first.u, this->log_p0);
@@ -124,17 +124,17 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             in.store_pooled(bag.top, this->mean);
     }
 
-    // log S, and in the place of f what the rows of Z have: g += rho (vP - vS). Constants in it and between u and v do not
-    // count, and are kept small: az times them would be large.
+    // log S, and what the rows of Z have: g += rho (vP - vS). Constants in it and between u and v do
+    // not count, and are kept small: az times them would be large.
     void move(const EntropicState<T> &s, const EntropicPrimal<T> &o, EntropicState<T> &next) {
         const T rho = T(o.marginals.rho), most = largest(o.uS, bag.D);
         next.c = o.cS;
         next.az = o.marginals.a;
         this->each_d([&](int64_t i) { st(next.u + i, ld(o.uS + i) - most); });
-        T *const g = next.duals.f;
+        T *const g = next.duals.z;
         this->each_n([&](int64_t i) {
             st(next.v + i, ld(o.vS + i) + most);
-            st(g + i, ld(s.duals.f + i) + rho * (ld(o.vP + i) - ld(o.vS + i)));
+            st(g + i, ld(s.duals.z + i) + rho * (ld(o.vP + i) - ld(o.vS + i)));
         });
         const T constant = largest(g, bag.N);
         this->each_n([&](int64_t i) { st(g + i, ld(g + i) - constant); });
@@ -153,7 +153,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         this->each_d([&](int64_t i) {
             st(o.uY + i, ld(s.u + i) * stay + (ld(bag.centred + i) + ld(s.duals.z1 + i)) * move);
         });
-        this->each_n([&](int64_t i) { st(o.vP + i, ld(s.v + i) - ld(s.duals.f + i) * move); });
+        this->each_n([&](int64_t i) { st(o.vP + i, ld(s.v + i) - ld(s.duals.z + i) * move); });
         bag.solve(o.columns, o.cP, o.vP, tight);
         this->each_d([&](int64_t i) { st(m.lse_d + i, ld(o.uY + i) + ld(o.columns.L + i)); });
         this->find_p(s.duals, m);
@@ -166,7 +166,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             st(o.uS + i, ld(s.u + i) * old + uP * fresh);
         });
         this->each_n([&](int64_t i) {
-            const V<T> dual = (ld(s.duals.f + i) + ld(s.duals.z2 + i)) * by_sum;
+            const V<T> dual = (ld(s.duals.z + i) + ld(s.duals.z2 + i)) * by_sum;
             st(o.vY + i, dual + ld(o.vP + i) * fresh);
         });
         bag.solve(o.rows, o.cS, o.uS, tight);
@@ -196,8 +196,8 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             in.add_dweight(0, k, da);
             in.add_dweight(3, k, drho);
         }
-        column_sums(du);
-        this->finish_reverse(du, dv);
+        // Of the first update az is 0: G is the derivative by Y of P, and its column sums are d.log_mu (reverse_p).
+        this->finish_reverse(d.log_mu, dv);
     }
 
     // The pooled output is the mean of X under softmax_n(log S): sets dX to what X itself has of it, G and dv, the row
@@ -221,9 +221,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i), y = ld(mean + i);
                     V<T> e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, i) + sums.v2[n + r] - ref;
-                    exp2_all<T, R, TO_ZERO>(e);
+                    bag.template column_exps<TO_ZERO>(sums, given, n, i, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> share = e[r] * g, t = share * (given.get(r, i) - y);
@@ -268,21 +266,6 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         fill_padding(dv, bag.N, T(0));
     }
 
-    void column_sums(T *sums) {
-        bag.sum_columns(sums, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
-            const int64_t Dp = bag.Dp;
-            const T *const G = this->G;
-            row_blocks(begin, end, [&](auto rows, int64_t n) {
-                each<T>(Dp, [&](int64_t i) {
-                    V<T> s = ld(acc + i);
-                    for (int r = 0; r < rows.value; ++r)
-                        s += ld(G + (n + r) * Dp + i);
-                    st(acc + i, s);
-                });
-            });
-        });
-    }
-
     // G += softmax_d dlse_n, from the derivative by log S to that by the Y it is made of: sets duS and dvY to its sums
     // and returns its product with X.
     double reverse_rows(const RowLse<T> &q) {
@@ -301,9 +284,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> u2 = ld(sums.u2 + i);
                     V<T> column = ld(acc + i), e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, i) + u2 - sums.ref2[n + r];
-                    exp2_all<T, R, TO_ZERO>(e);
+                    bag.template row_exps<TO_ZERO>(sums, given, n, i, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> g = ld(G + at) + e[r] * weight[r];
@@ -324,8 +305,8 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         return bag.sum_scalars();
     }
 
-    // With H = fresh G and W = softmax_n dlse_d: adds (H + W) / rho to dX, sets G to H + stay W, dv to its row sums and dvP
-    // to those of H + W, whose product with X is returned.
+    // With H = fresh G and W = softmax_n dlse_d: adds (H + W) / rho to dX, sets G to H + stay W, dv to its row sums and
+    // dvP to those of H + W, whose product with X is returned.
     double reverse_columns(const ColumnLse<T> &q, double fresh_share, double stay_share, double rho) {
         T *const weight = this->weight;
         this->each_d([&](int64_t i) { st(weight + i, ld(dlse_d + i) * ld(q.inverse + i)); });
@@ -344,9 +325,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i);
                     V<T> e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, i) + sums.v2[n + r] - ref;
-                    exp2_all<T, R, TO_ZERO>(e);
+                    bag.template column_exps<TO_ZERO>(sums, given, n, i, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> H = fresh * ld(G + at), W = e[r] * g, both = H + W, by_S = H + stay * W;
@@ -371,8 +350,8 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         return bag.sum_scalars();
     }
 
-    // From G with its row sums dv, dlog_p, dlog_q and dlse_n: G and dv by the state before, adds to dX, sets daz, d.f and
-    // d.log_mu, adds to d.z1, d.z2 and d.log_eta.
+    // From G with its row sums dv, dlog_p, dlog_q and dlse_n: G and dv by the state before, adds to dX, sets daz, d.z
+    // and d.log_mu, adds to d.z1, d.z2 and d.log_eta.
     void reverse_update(const EntropicState<T> &s, const EntropicPrimal<T> &o, double &da, double &drho) {
         const int64_t N = bag.N, D = bag.D;
         const Marginals<T> &m = o.marginals;
@@ -394,7 +373,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         this->each_d([&](int64_t i) { st(duP + i, ld(duS + i) * T(fresh)); });
         this->each_n([&](int64_t i) {
             const V<T> g = ld(dvY + i) * T(by_sum);
-            st(d.f + i, g);
+            st(d.z + i, g);
             st(d.z2 + i, ld(d.z2 + i) + g);
         });
 
@@ -405,13 +384,13 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         const double dcP = reverse_columns(o.columns, fresh, stay, rho);
         const double dstay = dcP * s.c + dot(duY, s.u, D) + dot(dvP, s.v, N);
         const T az = T(s.az);
-        const double moved = dcP * (1 - s.az * s.c) - dot(dvP, s.duals.f, N) + this->total_d([&](int64_t i) {
+        const double moved = dcP * (1 - s.az * s.c) - dot(dvP, s.duals.z, N) + this->total_d([&](int64_t i) {
             return ld(duY + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i) - az * ld(s.u + i));
         });
         daz -= dstay / rho;
         drho -= moved / (rho * rho);
         this->each_d([&](int64_t i) { st(d.z1 + i, ld(d.z1 + i) + ld(duY + i) / T(rho)); });
-        this->each_n([&](int64_t i) { st(d.f + i, ld(d.f + i) - ld(dvP + i) / T(rho)); });
+        this->each_n([&](int64_t i) { st(d.z + i, ld(d.z + i) - ld(dvP + i) / T(rho)); });
     }
 };
 

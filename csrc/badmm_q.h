@@ -7,7 +7,8 @@ namespace {
 
 template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Where> {
     using Base = QuadraticForward<T, Where>;
-    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n, Base::L, Base::LARGE, Base::state, Base::primal;
+    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n, Base::L, Base::LARGE;
+    using Base::state, Base::primal;
     T *u, *now, *v;
     T *A, *B; // (N, Dp): derivatives by log S, by the P that Z holds
     T *rows, *columns, *rows_S, *columns_S;
@@ -108,10 +109,11 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
         finish_module(state(K), K - 1, da, drho, dmost);
         for (int64_t k = K - 1; k >= 0; --k) {
             const QuadraticState<T> &next = state(k + 1);
-            if (!LARGE)
-                add_to_largest_S(next, dmost);
-            else if (next.tied > 0)
-                this->each_n([&](int64_t n) { st(rows_S + n, ld(rows_S + n) + ld(next.tied_n + n) * tie_value(next, dmost)); });
+            const T tie = tie_value(next, dmost);
+            if (LARGE)
+                this->each_n([&](int64_t n) { st(rows_S + n, ld(rows_S + n) + ld(next.tied_n + n) * tie); });
+            else
+                add_to_largest_S(next, primal(k), tie);
             double dboth = 0;
             drho = 0;
             this->reverse_duals(state(k).duals, primal(k).marginals, next.duals, k, drho, dboth);
@@ -143,50 +145,19 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
         return s.tied > 0 ? T(dmost * s.most / double(s.tied)) : T(0);
     }
 
-    // Small bags:
-    int64_t ties(const QuadraticState<T> &s) const { return ties_P(s, 0) + ties_S(s, 0); }
-
-    // The entries of P that are as large as `most`; each gets `value` added to the derivative by its logarithm, A.
-    int64_t ties_P(const QuadraticState<T> &s, double value) const {
-        int64_t count = 0;
-        for (int64_t i = 0; i < bag.D; ++i)
-            if (double(s.by_d[i]) == s.most)
-                for (int64_t n = 0; n < bag.N; ++n)
-                    if (s.E[n * bag.Dp + i] == 1) {
-                        ++count;
-                        if (value != 0) {
-                            A[n * bag.Dp + i] += T(value);
-                            columns[i] += T(value);
-                        }
-                    }
-        return count;
+    // Small bags: the derivative by the largest entries goes to those by their logarithms, A.
+    void add_to_largest_S(const QuadraticState<T> &s, const QuadraticPrimal<T> &made_by, T value) {
+        this->each_largest_S(s, made_by, [&](int64_t n, int64_t i) {
+            A[n * bag.Dp + i] += value;
+            rows_S[n] += value;
+        });
     }
 
-    int64_t ties_S(const QuadraticState<T> &s, double value) const {
-        int64_t count = 0;
-        for (int64_t n = 0; n < bag.N; ++n)
-            if (double(s.by_n[n]) == s.most)
-                for (int64_t i = 0; i < bag.D; ++i)
-                    if (s.F[n * bag.Dp + i] == 1) {
-                        ++count;
-                        if (value != 0) {
-                            A[n * bag.Dp + i] += T(value);
-                            rows_S[n] += T(value);
-                        }
-                    }
-        return count;
-    }
-
-    void add_to_largest_S(const QuadraticState<T> &s, double dmost) {
-        const int64_t count = ties(s);
-        if (count > 0)
-            ties_S(s, dmost * s.most / double(count));
-    }
-
-    void add_to_largest_P(const QuadraticState<T> &s, double dmost) {
-        const int64_t count = ties(s);
-        if (count > 0)
-            ties_P(s, dmost * s.most / double(count));
+    void add_to_largest_P(const QuadraticState<T> &s, T value) {
+        this->each_largest_P(s, [&](int64_t n, int64_t i) {
+            A[n * bag.Dp + i] += value;
+            columns[i] += value;
+        });
     }
 
     static void add_to_largest_prior(const T *p, int64_t n, double value, T *dlog) {
@@ -259,16 +230,18 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
         if constexpr (LARGE)
             this->with_buffers(begin, end, f);
         else
-            row_blocks(begin, end, [&](auto count, int64_t first) UOTPOOL_INLINED { f(count, first, RowBuffers<T>{}); });
+            row_blocks(begin, end, [&](auto count, int64_t first) UOTPOOL_INLINED {
+                f(count, first, RowBuffers<T>{});
+            });
     }
 
-    // Through update k: from A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and to
-    // dX. dmost is by the largest entry of the state that it led to.
+    // Through update k: from A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and
+    // to dX. dmost is by the largest entry of the state that it led to.
     void reverse_update(int64_t k, double dmost, double &da, double &drho, double &daz) {
         const QuadraticState<T> &s = state(k);
         const QuadraticPrimal<T> &o = primal(k);
         const QuadraticState<T> *const made = k < in.K() ? &state(k + 1) : nullptr;
-        const T tie = LARGE && made ? tie_value(*made, dmost) : T(0);
+        const T tie = made ? tie_value(*made, dmost) : T(0);
         const int64_t N = bag.N;
         const Marginals<T> &m = o.marginals;
         const double a = m.a, rho = m.rho;
@@ -325,10 +298,10 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
         da -= with_P / rho;
         daz = with_Pb / rho;
         drho -= (s.az * with_Pb - a * with_P + this->total_n([&](int64_t n) {
-            return ld(rows + n) * (ld(s.duals.f + n) + ld(s.duals.z2 + n));
+            return ld(rows + n) * (ld(s.duals.z + n) + ld(s.duals.z2 + n));
         })) / (rho * rho);
         this->each_n([&](int64_t n) {
-            st(d.f + n, ld(rows + n) * by_rho);
+            st(d.z + n, ld(rows + n) * by_rho);
             st(d.z2 + n, ld(d.z2 + n) + ld(rows + n) * by_rho);
         });
         if (LARGE) {
@@ -338,7 +311,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
                 st(tie_d + i, count > 0 ? tie - V<T>{} : V<T>{});
             });
         } else if (made) {
-            add_to_largest_P(*made, dmost);
+            add_to_largest_P(*made, tie);
         }
 
         // log P = Y + log p - lse;  Y = log S + (X + z1 - az Pb - f - a S) / rho
@@ -401,11 +374,11 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
         with_Pb = total_of(2);
         da -= with_S / rho;
         daz -= with_Pb / rho;
-        drho -= (total_of(0) - s.az * with_Pb - a * with_S - dot(rows, s.duals.f, N) + this->total_d([&](int64_t i) {
+        drho -= (total_of(0) - s.az * with_Pb - a * with_S - dot(rows, s.duals.z, N) + this->total_d([&](int64_t i) {
             return ld(columns + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i));
         })) / (rho * rho);
         this->each_d([&](int64_t i) { st(d.z1 + i, ld(d.z1 + i) + ld(columns + i) * by_rho); });
-        this->each_n([&](int64_t n) { st(d.f + n, ld(d.f + n) - ld(rows + n) * by_rho); });
+        this->each_n([&](int64_t n) { st(d.z + n, ld(d.z + n) - ld(rows + n) * by_rho); });
     }
 };
 

@@ -4,14 +4,15 @@
 // a P + f_n with f = rho (lse - log q) - z2. A primal update with (a, rho), where Z = az Pb + f (Pb the P of the update
 // before; az = 0 at the start) and rho already has its a max(Pb, S) added, then is
 //
-//     Y = log S + (X + z1 - az Pb - f - a S) / rho       log p = norm((log mu + lse_d) / 2)      log P = Y + log p - lse
-//     Y = log P + (az Pb - a P + f + z2) / rho           log q = norm((log eta + lse_n) / 2)     log S = Y + log q - lse
+//     Y = log S + (X + z1 - az Pb - f - a S) / rho       log p = norm((log mu + lse_d) / 2)     log P = Y + log p - lse
+//     Y = log P + (az Pb - a P + f + z2) / rho           log q = norm((log eta + lse_n) / 2)    log S = Y + log q - lse
 //
 // lse being the logsumexp of Y over samples and over features. The exponentials of those sums, E and F, are all there
-// is to P = E p / sum_n E and S = F q / sum_d F: two an entry, and none in the derivative of a small bag, which keeps E and F of
-// every update. For a large one that would be 2 K + 2 times X: it keeps L and E after every third update, and computes those in
-// between again, a few rows at a time (badmm_q_rows.h). A column or row that underflows in P or S is still there in E or F. Entries far below the largest of
-// their row or column are zero, as their derivatives are multiplied by X again and again.
+// is to P = E p / sum_n E and S = F q / sum_d F: two an entry, and none in the derivative of a small bag, which keeps E
+// and F of every update. For a large one that would be 2 K + 2 times X: it keeps L and E after every third update, and
+// computes those in between again, a few rows at a time (badmm_q_rows.h). A column or row that underflows in P or S is
+// still there in E or F. Entries far below the largest of their row or column are zero, as their derivatives are
+// multiplied by X again and again.
 #pragma once
 
 #include "badmm.h"
@@ -25,9 +26,9 @@ template <class T> struct QuadraticState {
     T *by_d, *by_n;   // P = E by_d, S = F by_n
     T *shift;         // log S = L + shift_n
     Duals<T> duals;
-    // Large bags: how many entries of each column of P, of each row of S, and in all are as large as `most`.
-    T *tied_d, *tied_n;
+    // How many entries are as large as `most`; large bags: how many of each column of P and of each row of S.
     int64_t tied;
+    T *tied_d, *tied_n;
 };
 
 // What stands for the columns in the formulas of the entries.
@@ -79,9 +80,9 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
                                          bag.per_sample(arena),
                                          bag.per_sample(arena),
                                          this->take_duals(arena),
+                                         0,
                                          LARGE && keep ? bag.per_feature(arena) : nullptr,
-                                         LARGE && keep ? bag.per_sample(arena) : nullptr,
-                                         0};
+                                         LARGE && keep ? bag.per_sample(arena) : nullptr};
             const QuadraticPrimal<T> p = {this->take_marginals(arena),
                                           LARGE ? nullptr : arena.take<T>(size),
                                           LARGE ? nullptr : arena.take<T>(size),
@@ -123,15 +124,15 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
     // All updates. L and the last primal then have the plan.
     void iterate() {
         const int64_t K = in.K();
-        this->load();
+        in.log_priors(this->log_p0, this->p0, this->log_q0, this->q0);
         start();
         for (int64_t k = 0; k < K; ++k) {
             QuadraticPrimal<T> &p = primal(k);
             update(k, k);
             QuadraticState<T> &next = state(k + 1);
             this->move_duals(state(k).duals, p.marginals, next.duals, k);
-            move(p, next);
-            if (LARGE && keep)
+            move(state(k), p, next);
+            if (keep)
                 count_ties(p, next);
         }
         update(K, K - 1);
@@ -158,7 +159,7 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         fill_padding(row, bag.D, NOTHING<T>); // so the padding has no part in sums over features
     }
 
-    void move(const QuadraticPrimal<T> &p, QuadraticState<T> &next) {
+    void move(const QuadraticState<T> &s, const QuadraticPrimal<T> &p, QuadraticState<T> &next) {
         const Marginals<T> &m = p.marginals;
         next.az = m.a;
         next.E = p.E;
@@ -167,6 +168,7 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         this->each_n([&](int64_t n) {
             st(next.by_n + n, ld(m.q + n) * ld(p.inverse_n + n));
             st(next.shift + n, ld(m.log_q + n) - ld(m.lse_n + n));
+            st(next.duals.z + n, T(m.both) * (ld(m.lse_n + n) - ld(m.log_q + n)) - ld(s.duals.z2 + n)); // f itself
         });
         // The largest entry of a column of E, or of a row of F, is 1.
         const T of_P = largest(next.by_d, bag.D), of_S = largest(next.by_n, bag.N);
@@ -193,7 +195,7 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
             find_E_in_place(k);
         } else {
             this->each_n([&](int64_t n) {
-                st(v + n, ld(s.shift + n) - ld(z.f + n) * move);
+                st(v + n, ld(s.shift + n) - ld(z.z + n) * move);
                 st(part + n, ld(s.by_n + n) * T(a / rho));
             });
             find_E(s, o);
@@ -212,7 +214,7 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         if constexpr (LARGE) {
             find_F_in_place(k);
         } else {
-            this->each_n([&](int64_t n) { st(v + n, (ld(z.f + n) + ld(z.z2 + n)) * move); });
+            this->each_n([&](int64_t n) { st(v + n, (ld(z.z + n) + ld(z.z2 + n)) * move); });
             find_F(s, o);
         }
         fill_padding(o.inverse_n, bag.N, T(1));
@@ -233,8 +235,8 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         bag.max_columns(by.top, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F](
                                     int64_t n, int64_t i) {
             const int64_t at = n * Dp + i;
-            const V<T> y =
-                ld(L + at) + ld(X + at) * move + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) - ld(Fb + at) * part[n];
+            const V<T> y = ld(L + at) + ld(X + at) * move + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
+                           ld(Fb + at) * part[n];
             st(L + at, y);
             return y;
         });
@@ -323,14 +325,14 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         const QuadraticPrimal<T> &o = primal(k);
         const double a = o.marginals.a, rho = o.marginals.rho;
         QuadraticRows<T, R>::P_update(bag.Dp, rows, x, Eb, Fb, o.columns.u, o.columns.before, s.shift + first,
-                                      s.duals.f + first, s.by_n + first, T(1 / rho), T(a / rho));
+                                      s.duals.z + first, s.by_n + first, T(1 / rho), T(a / rho));
     }
 
     template <int R> void S_update(int64_t k, int64_t first, T *rows, const T *Eb, const T *E, T *most) {
         const QuadraticState<T> &s = state(k);
         const QuadraticPrimal<T> &o = primal(k);
         QuadraticRows<T, R>::S_update(bag.Dp, rows, Eb, E, o.columns.u_S, o.columns.before, o.columns.now,
-                                      s.duals.f + first, s.duals.z2 + first, T(1 / o.marginals.rho), most);
+                                      s.duals.z + first, s.duals.z2 + first, T(1 / o.marginals.rho), most);
     }
 
     // The same for a large bag, which has no room for F, nor for E while that of the update before is still read.
@@ -387,30 +389,53 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
     // L and E at the start of update k, the first of a segment.
     T *kept_at(int64_t k) const { return kept + (k / SEGMENT - 1) * 2 * bag.N * bag.Dp; }
 
-    void count_ties(const QuadraticPrimal<T> &p, QuadraticState<T> &next) const {
-        this->zero_d(next.tied_d);
-        this->zero_n(next.tied_n);
-        next.tied = 0;
+    // f(n, i) for each entry of P that is as large as `most`, 1 in E; of a large bag that of the last update.
+    template <class F> void each_largest_P(const QuadraticState<T> &s, F f) const {
+        const T *const matrix = LARGE ? E : s.E;
         for (int64_t i = 0; i < bag.D; ++i)
-            if (double(next.by_d[i]) == next.most) {
-                int64_t count = 0;
+            if (double(s.by_d[i]) == s.most)
                 for (int64_t n = 0; n < bag.N; ++n)
-                    count += E[n * bag.Dp + i] == 1;
-                next.tied_d[i] = T(count);
-                next.tied += count;
-            }
-        for (int64_t n = 0; n < bag.N; ++n)
-            if (double(next.by_n[n]) == next.most) {
-                const T *row = L + n * bag.Dp;
-                int64_t count = 0;
-                for (int64_t i = 0; i < bag.D; i += W<T>) {
-                    const V<T> e = exp2v<T, TO_ZERO>((ld(row + i) - p.most_n[n]) * LOG2E<T>);
-                    for (int64_t j = 0; j < W<T> && i + j < bag.D; ++j)
-                        count += e[j] == 1;
-                }
-                next.tied_n[n] = T(count);
-                next.tied += count;
-            }
+                    if (matrix[n * bag.Dp + i] == 1)
+                        f(n, i);
+    }
+
+    // The same for S.
+    template <class F> void each_largest_S(const QuadraticState<T> &s, const QuadraticPrimal<T> &made_by, F f) const {
+        auto of_row = [&](int64_t n, const T *row) {
+            for (int64_t i = 0; i < bag.D; ++i)
+                if (row[i] == 1)
+                    f(n, i);
+        };
+        for (int64_t n = 0; n < bag.N; ++n) {
+            if (double(s.by_n[n]) != s.most)
+                continue;
+            if constexpr (LARGE)
+                with_buffers(n, n + 1, [&](auto, int64_t, const RowBuffers<T> &b) {
+                    T sum;
+                    QuadraticRows<T, 1>::row_exps(bag.Dp, L + n * bag.Dp, made_by.most_n + n, b.F, &sum);
+                    of_row(n, b.F);
+                });
+            else
+                of_row(n, s.F + n * bag.Dp);
+        }
+    }
+
+    void count_ties(const QuadraticPrimal<T> &p, QuadraticState<T> &next) const {
+        next.tied = 0;
+        if (LARGE) {
+            this->zero_d(next.tied_d);
+            this->zero_n(next.tied_n);
+        }
+        each_largest_P(next, [&](int64_t, int64_t i) {
+            ++next.tied;
+            if (LARGE)
+                next.tied_d[i] += 1;
+        });
+        each_largest_S(next, p, [&](int64_t n, int64_t) {
+            ++next.tied;
+            if (LARGE)
+                next.tied_n[n] += 1;
+        });
     }
 
     // What update k had at R rows; F of it if asked for.

@@ -1,5 +1,5 @@
-// Quadratic Bregman ADMM, entry by entry, for some rows of a large bag: an update of badmm_q.h is row by row but for what
-// stands for the columns, so it can be computed again for a few rows at a time, in the cache.
+// Quadratic Bregman ADMM, entry by entry, for some rows of a large bag: an update of badmm_q.h is row by row but for
+// what stands for the columns, so it can be computed again for a few rows at a time, in the cache.
 //
 // These functions are not inlined: the same machine code runs at the first time and again, so a number that was the
 // largest of its row or column, 1 in E or F, is that again, to the bit.
@@ -25,7 +25,8 @@ template <class T, int R> struct QuadraticRows {
             const V<T> column = ld(u + i), by_Eb = ld(before + i);
             for (int r = 0; r < R; ++r) {
                 const int64_t at = r * Dp + i;
-                st(L + at, ld(L + at) + ld(x + at) * move + (column + v[r]) - ld(Eb + at) * by_Eb - ld(Fb + at) * part[r]);
+                st(L + at, ld(L + at) + ld(x + at) * move + (column + v[r]) - ld(Eb + at) * by_Eb -
+                               ld(Fb + at) * part[r]);
             }
         });
     }

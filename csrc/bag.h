@@ -10,8 +10,8 @@ template <class T> constexpr T TRUSTED = sizeof(T) == 4 ? T(0x1p-60) : T(0x1p-50
 // Stands for -infinity in the padding, where 0 * infinity must not arise.
 template <class T> constexpr T NOTHING = sizeof(T) == 4 ? T(-3e38) : T(-1e300);
 
-// log sum over n of exp(c X + v), for each feature; kept for the derivative. E = 2^(c2 X + v2 - ref2), always computed in
-// this order: the maximum was found by it, so no rounding can make an exponent positive.
+// log sum over n of exp(c X + v), for each feature; kept for the derivative. E = 2^(c2 X + v2 - ref2), always computed
+// in this order: the maximum was found by it, so no rounding can make an exponent positive.
 template <class T> struct ColumnLse {
     T c, c2;
     bool tight; // ref2 is the maximum of the column; else it is 0, a bound
@@ -28,7 +28,9 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
     using Base = Storage<T, Where>;
     using Base::N, Base::D, Base::Dp, Base::top, Base::scalar, Base::per_feature, Base::per_sample, Base::over_chunks;
     using Base::sum_columns, Base::sum_scalars, Base::max_columns, Base::sample;
-    T *centred; // (Dp): the maxima minus the largest of them
+    T *centred;   // (Dp): the maxima minus the largest of them
+    double depth; // of the entry farthest below the maximum of its column, or the maximum farthest below the largest
+                  // one; NaN where an entry is not finite
 
     Bag(Arena &arena, CallerMatrix<T> given, CallerMatrix<T> wanted, int64_t n, int64_t chunk_rows, bool backward)
         : Base(arena, given, wanted, n, chunk_rows, backward), centred(per_feature(arena)) {}
@@ -52,26 +54,33 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
             const int64_t Dp = this->Dp;
             const T *const top = this->top;
             T *const X = this->X;
-            V<T> zero = {}; // NaN where an entry is not finite
+            V<T> zero[4] = {}, below[4] = {}; // NaN where an entry is not finite; how far below the maximum it is
             row_blocks(begin, end, [&](auto count, int64_t n) {
                 constexpr int R = decltype(count)::value;
                 auto given = this->template samples<R>(n);
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> m = ld(top + d);
                     for (int r = 0; r < R; ++r) {
+                        V<T> x;
                         if constexpr (Where == IN_SCRATCH) {
-                            const V<T> x = ld(X + (n + r) * Dp + d) - m;
+                            x = ld(X + (n + r) * Dp + d) - m;
                             st(X + (n + r) * Dp + d, x);
-                            zero += x * 0;
                         } else {
-                            zero += given.get(r, d) * 0;
+                            x = given.get(r, d);
                         }
+                        zero[r] += x * 0;
+                        below[r] = vmax(-x, below[r]);
                     }
                 });
             });
-            scalar[i] = lane_sum<T>(zero);
+            const V<T> deepest = vmax(vmax(below[0], below[1]), vmax(below[2], below[3]));
+            scalar[i] = lane_sum<T>(zero[0] + zero[1] + zero[2] + zero[3]) + lane_max<T>(deepest);
         });
-        if (sum_scalars() != 0) {
+        depth = double(largest(top, D)) - double(smallest(top, D));
+        for (int64_t i = 0; i < this->chunks; ++i)
+            depth = scalar[i] > depth ? scalar[i] : depth;
+        if (!(sum_scalars() >= 0)) {
+            depth = __builtin_nan("");
             // The maxima pass over NaN, and -infinity would just be left out: the result shall show it.
             if constexpr (Where == IN_SCRATCH)
                 for (int64_t i = 0; i < N * Dp; ++i)
@@ -107,6 +116,22 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         return m;
     }
 
+    // E of R rows.
+    template <Underflow U = TO_LOWEST, int R>
+    UOTPOOL_INLINE static void column_exps(const ColumnLse<T> &q, Samples<T, R, Where> &given, int64_t n, int64_t d,
+                                           V<T> ref, V<T> (&e)[R]) {
+        for (int r = 0; r < R; ++r)
+            e[r] = q.c2 * given.get(r, d) + q.v2[n + r] - ref;
+        exp2_all<T, R, U>(e);
+    }
+    template <Underflow U = TO_LOWEST, int R>
+    UOTPOOL_INLINE static void row_exps(const RowLse<T> &q, Samples<T, R, Where> &given, int64_t n, int64_t d,
+                                        V<T> u2, V<T> (&e)[R]) {
+        for (int r = 0; r < R; ++r)
+            e[r] = q.c2 * given.get(r, d) + u2 - q.ref2[n + r];
+        exp2_all<T, R, U>(e);
+    }
+
     // L = log sum_n exp(c X + v).
     void solve(ColumnLse<T> &q, double c, const T *v, bool tight = false) {
         const T m = prepare(q, c, v, tight);
@@ -119,9 +144,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     V<T> s = ld(acc + d), e[R];
                     const V<T> ref = ld(sums.ref2 + d);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r)
                         s += e[r];
                     st(acc + d, s);
@@ -154,9 +177,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d);
                     V<T> e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> t = e[r] * g;
                         wanted.set(r, d, wanted.get(r, d) + sums.c * t);
@@ -243,9 +264,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> u2 = ld(sums.u2 + d);
                     V<T> column = ld(acc + d), e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + u2 - sums.ref2[n + r];
-                    exp2_all<T, R>(e);
+                    row_exps(sums, given, n, d, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> t = e[r] * weight[r];
                         wanted.set(r, d, wanted.get(r, d) + sums.c * t);
@@ -276,9 +295,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     V<T> s = ld(den + d), t = ld(num + d), e[R];
                     const V<T> ref = ld(sums.ref2 + d);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         s += e[r];
                         t += e[r] * given.get(r, d);
@@ -314,9 +331,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d), y = ld(mean + d);
                     V<T> e[R];
-                    for (int r = 0; r < R; ++r)
-                        e[r] = sums.c2 * given.get(r, d) + sums.v2[n + r] - ref;
-                    exp2_all<T, R>(e);
+                    column_exps(sums, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> x = given.get(r, d);
                         const V<T> share = e[r] * g;

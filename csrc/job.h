@@ -33,12 +33,13 @@ struct Kernels {
     int64_t (*chunk_rows)(const Job *job);
     // Bytes of scratch for a bag of n samples.
     size_t (*scratch)(const Job *job, int64_t n);
-    // Solve bag b of n samples, the first of them `first` (in rows, or in X).
-    void (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
+    // Solve bag b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
+    // are too far apart for float32 (widen.h).
+    bool (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
     // Bytes of scratch for a tile of windows.
     size_t (*window_scratch)(const WindowJob *job);
-    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights (3, K) and scale are added
-    // to `sums`.
+    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights (3, K) and scale are
+    // added to `sums`.
     void (*window_rows)(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *scratch, double *sums);
 };
 

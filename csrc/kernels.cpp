@@ -22,23 +22,38 @@ template <class F> auto by_place(const Job *job, int64_t n, F f) {
     return n > chunk_rows_of(job) ? f(InPlace{}) : f(InScratch{});
 }
 
+// The largest exponent, as a number of units of X, that is left to float32: an error of 2^-24 of it is one of up to
+// 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
+constexpr double DEEPEST_FLOAT = 0x1p14;
+
+// What became of a bag, and the scratch for it.
+struct Outcome {
+    size_t scratch;
+    bool solved;
+};
+
 template <class T, Place Where, template <class, Place> class Solver>
-size_t with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+Outcome with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     Arena arena = {(char *)scratch, 0};
     const Source<T> source = {job, b, first, n};
     const uotpool_call &c = *job->call;
     Bag<T, Where> bag(arena, source.matrix(c.X), source.matrix(c.dX), n, chunk_rows_of(job), job->backward);
     Solver<T, Where> solver(source, bag, arena);
-    if (scratch) {
-        bag.team = team;
-        solver.run();
-    }
-    return arena.used;
+    if (!scratch)
+        return {arena.used, false};
+    bag.team = team;
+    bag.load();
+    // By the numbers of this bag alone, forward and backward alike. One that is not finite may be so in float32 only,
+    // by the difference of two entries.
+    if (sizeof(T) == 4 && !(bag.depth <= DEEPEST_FLOAT * source.smallest_unit()))
+        return {arena.used, false};
+    solver.run();
+    return {arena.used, true};
 }
 
 // Solves the bag; with no scratch, only says how much it needs.
 template <template <class, Place> class Solver>
-size_t with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+Outcome with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     return by_place(job, n, [&](auto place) {
         constexpr Place Where = Place(decltype(place)::value);
         return job->call->dtype == UOTPOOL_FLOAT32 ? with_bag<float, Where, Solver>(job, b, first, n, scratch, team)
@@ -46,7 +61,7 @@ size_t with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *sc
     });
 }
 
-size_t with_any(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+Outcome with_any(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     switch (job->call->solver) {
     case UOTPOOL_SINKHORN:
         return with_solver<Sinkhorn>(job, b, first, n, scratch, team);
@@ -59,10 +74,10 @@ size_t with_any(const Job *job, int64_t b, int64_t first, int64_t n, void *scrat
 
 int64_t chunk_rows(const Job *job) { return chunk_rows_of(job); }
 
-size_t scratch(const Job *job, int64_t n) { return with_any(job, 0, 0, n, nullptr, nullptr); }
+size_t scratch(const Job *job, int64_t n) { return with_any(job, 0, 0, n, nullptr, nullptr).scratch; }
 
-void bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, const Team *team) {
-    with_any(job, b, first, n, memory, team);
+bool bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, const Team *team) {
+    return with_any(job, b, first, n, memory, team).solved;
 }
 
 template <class T> size_t window_scratch_of(const WindowJob *job) {

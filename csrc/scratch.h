@@ -1,5 +1,5 @@
-// Blocks of memory for the kernels, kept from one call to the next: fresh pages of a large one can cost as much time as the
-// work that is done in them.
+// Blocks of memory for the kernels, kept from one call to the next: fresh pages of a large one can cost as much time as
+// the work that is done in them.
 #pragma once
 
 #include <stddef.h>

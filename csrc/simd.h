@@ -108,18 +108,16 @@ template <class T> UOTPOOL_INLINE T exp2_coefficient(int i) {
 template <class T> UOTPOOL_INLINE V<T> clamped(V<T> y) { return vmax(Lanes<T>::lowest_exponent - V<T>{}, y); }
 
 // 2^y in place of y, for y up to the largest exponent. Below the smallest normal number it is that number, 2^-126 or
-// 2^-1022, or 0 where asked for (TO_ZERO): nothing is ever denormal. 2^0 is 1. NaN passes on. Several vectors at a time, step by
-// step: alone, each step would wait for the one before.
+// 2^-1022, or 0 where asked for (TO_ZERO; already from 2^-125.5 and 2^-1021.5 on): nothing is ever denormal. 2^0 is 1.
+// NaN passes on. Several vectors at a time, step by step: alone, each step would wait for the one before.
 enum Underflow { TO_LOWEST, TO_ZERO };
 
 template <class T, int R, Underflow U> UOTPOOL_INLINE void exp2_together(V<T> (&y)[R]) {
     typedef Lanes<T> L;
-    typename L::I under[R];
-    if constexpr (U == TO_ZERO)
-        for (int r = 0; r < R; ++r)
-            under[r] = (typename L::I)(y[r] < L::lowest_exponent);
+    // For TO_ZERO the power of 2 is half as large and the polynomial twice: the lowest power then has the bits of 0.
+    constexpr T twice = U == TO_ZERO ? 2 : 1;
     // Added to y, this leaves the biased exponent in the lowest bits.
-    constexpr T magic = L::round_magic + T(L::bias);
+    constexpr T magic = L::round_magic + T(L::bias) + (1 - twice);
     V<T> shifted[R], g[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -129,22 +127,20 @@ template <class T, int R, Underflow U> UOTPOOL_INLINE void exp2_together(V<T> (&
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         y[r] -= shifted[r] - magic;
-        g[r] = exp2_coefficient<T>(0) * y[r] + exp2_coefficient<T>(1);
+        g[r] = twice * exp2_coefficient<T>(0) * y[r] + twice * exp2_coefficient<T>(1);
     }
 #pragma GCC unroll 16
     for (int i = 2; i < EXP2_TERMS<T>; ++i)
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
-            g[r] = g[r] * y[r] + exp2_coefficient<T>(i);
+            g[r] = g[r] * y[r] + twice * exp2_coefficient<T>(i);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
-        g[r] = g[r] * y[r] + T(1);
+        g[r] = g[r] * y[r] + twice;
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         typename L::I power = (typename L::I)shifted[r] << L::mantissa;
         y[r] = g[r] * (V<T>)power; // a product, so that a NaN stays one
-        if constexpr (U == TO_ZERO)
-            y[r] = (V<T>)((typename L::I)y[r] & ~under[r]);
     }
 }
 

@@ -7,10 +7,11 @@
 //     R_n = log sum_d exp((Xc + top + u) / a)        v = tau2 a (log q0 - R)
 //
 // Constants in u and v cancel, so `centred` serves for `top`. With E = exp(Xc / a), f = exp(v / a) and
-// w = exp((top + u) / a) both sums are products of one matrix, sum_n E f and sum_d E w; and the pooled output, which has
-// the a of the last module, is sum_n X E f / sum_n E f. That is the shared way: an exponential an entry for each
-// different alpha0. It is for the pooled output only, is given up for a bag when a sum comes out too small to be trusted (small a), and not tried for
-// one in place, where E would cost as much memory as X: then each sum has its own exponentials.
+// w = exp((top + u) / a) both sums are products of one matrix, sum_n E f and sum_d E w; and the pooled output, which
+// has the a of the last module, is sum_n X E f / sum_n E f. That is the shared way: an exponential an entry for each
+// different alpha0. It is for the pooled output only, is given up for a bag when a sum comes out too small to be
+// trusted (small a), and not tried for one in place, where E would cost as much memory as X: then each sum has its own
+// exponentials.
 #pragma once
 
 #include "solver.h"
@@ -73,7 +74,6 @@ template <class T, Place Where> struct Sinkhorn {
     }
 
     void run() {
-        bag.load();
         in.log_priors(log_p0, p0, log_q0, q0);
         if (!iterate()) {
             shared = false;
@@ -253,8 +253,8 @@ template <class T, Place Where> struct Sinkhorn {
     }
 
     // Derivatives by a = alpha0[k]. u and v are in the units of X, so that of an exponent (X + u) / a, at given u, is
-    // minus itself / a, and that of a L is L minus the mean exponent: an entropy, H. Put together like this, and with the
-    // exponents relative to about the largest, no large terms are left to cancel:
+    // minus itself / a, and that of a L is L minus the mean exponent: an entropy, H. Put together like this, and with
+    // the exponents relative to about the largest, no large terms are left to cancel:
     //     by v, with dR = -tau2 a dv:   sum dv tau2 (log q0 - H_n) = sum dv tau2 log q0 + sum dR H_n / a
     // where sum dR H = -sum dR log(inverse) - sum t exponent, t = P dR. Likewise by u.
     void reverse() {
@@ -356,7 +356,8 @@ template <class T, Place Where> struct Sinkhorn {
         for (int64_t d = 0; d < bag.D; ++d)
             weight[d] = dy[d] * last.inverse[d];
         fill_padding(weight, bag.D, T(0));
-        const T *const X = bag.X, *const E = this->E, *const factor = f, *const by_column = weight, *const mean = this->mean;
+        const T *const X = bag.X, *const E = this->E, *const factor = f;
+        const T *const by_column = weight, *const mean = this->mean;
         const T c = T(1 / step(in.K() - 1).a);
         T *const dX = bag.dX;
         double moment = 0;

@@ -22,6 +22,16 @@ template <class T> struct Source {
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
+    // What exponents are X divided by, where they round the most.
+    double smallest_unit() const {
+        double least = __builtin_inf();
+        for (int64_t k = 0; k < K(); ++k) {
+            const double alpha0 = weight(0, k), rho = call().solver == UOTPOOL_SINKHORN ? 0 : weight(3, k);
+            const double unit = call().solver == UOTPOOL_BADMM_Q ? rho : alpha0 + rho;
+            least = unit < least ? unit : least;
+        }
+        return least;
+    }
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {
         if (job->dweights) {

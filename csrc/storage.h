@@ -30,8 +30,8 @@ template <class F> UOTPOOL_INLINE void row_blocks(int64_t begin, int64_t end, F 
         f(Int<1>{}, n);
 }
 
-// A small bag is copied to scratch, where it stays in the cache. A large one would not, and a copy of it would only cost
-// memory: it is read, and its derivative written, where the caller has them.
+// A small bag is copied to scratch, where it stays in the cache. A large one would not, and a copy of it would only
+// cost memory: it is read, and its derivative written, where the caller has them.
 enum Place { IN_SCRATCH, IN_PLACE };
 
 // R rows of a matrix, of which each has its own place; a vector at a time.
@@ -46,8 +46,8 @@ template <class T, int R> struct RowsOf<T, R, IN_SCRATCH> {
     void finish() {}
 };
 
-// The last vector of a row may be shorter, and what is behind it belongs to another row, or to nobody: it is exchanged for one
-// of our own, zeros in its padding.
+// The last vector of a row may be shorter, and what is behind it belongs to another row, or to nobody: it is exchanged
+// for one of our own, zeros in its padding.
 template <class T, int R> struct RowsOf<T, R, IN_PLACE> {
     T *row[R];
     int64_t whole, rest;
@@ -64,8 +64,8 @@ template <class T, int R> struct RowsOf<T, R, IN_PLACE> {
     }
 };
 
-// An array of the caller: row n is the rows[n]-th of D entries; rows NULL means they follow each other. Not const, though an
-// input is only read.
+// An array of the caller: row n is the rows[n]-th of D entries; rows NULL means they follow each other. Not const,
+// though an input is only read.
 template <class T> struct CallerMatrix {
     T *base;
     const int64_t *rows;
@@ -238,7 +238,9 @@ template <class T, Place Where> struct Storage {
             const int64_t Dp = this->Dp;
             T *const pm = chunks == 1 ? m : partial + i * Dp;
             each<T>(Dp, [&](int64_t d) { st(pm + d, T(-__builtin_inf()) - V<T>{}); });
-            f(begin, end, [=](const T *row) { each<T>(Dp, [=](int64_t d) { st(pm + d, vmax(ld(row + d), ld(pm + d))); }); });
+            f(begin, end, [=](const T *row) {
+                each<T>(Dp, [=](int64_t d) { st(pm + d, vmax(ld(row + d), ld(pm + d))); });
+            });
         });
         max_chunks(m);
     }

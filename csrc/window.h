@@ -6,10 +6,11 @@
 //     S_c = sum_n E f        u2 = (1 - tau1) c2 top - tau1 log2 S         w = 2^u2
 //     R_n = sum_c E w        q = -log2 R - max                            v2 = tau2 q a / (a of the next module)
 //
-// A uniform prior adds a constant to u or v, which cancels. No exponent is above 0 but that of w, where S is small: so a
-// window is given up when an S or R comes out too small to be trusted. It is done again the tight way, each sum relative to
-// its own largest term and with exponentials of its own. That is for its lane alone: the tile is solved once more and only the lanes that
-// need it are taken from there. What a window gives depends on nothing but the window.
+// A uniform prior adds a constant to u or v, which cancels. No exponent is above 0 but that of w, where S is small: so
+// a window is given up when an S or R comes out too small to be trusted. It is done again the tight way, each sum
+// relative to its own largest term and with exponentials of its own. That is for its lane alone: the tile is solved
+// once more and only the lanes that need it are taken from there. What a window gives depends on nothing but the
+// window.
 #pragma once
 
 #include "window_tile.h"
@@ -41,7 +42,7 @@ template <class T> struct WindowSinkhorn {
     const double s; // scale
     bool regular;   // no weight for which an exponent could be positive
     WindowStep<T> *steps, last; // last: the sums of the output, over samples only
-    int64_t slots;              // as many E are kept: of all modules for the way back, if the second cache has room for them
+    int64_t slots;              // as many E are kept: of all modules for the way back, if the second cache has room
     T *E, *E_c2;                // (slots, N, C); what each was made with, NaN: nothing yet
     T *S, *mean;                // (C)
     T *dX, *dy, *du, *G;        // (N, C), (C), ...
@@ -356,8 +357,9 @@ template <class T> struct WindowSinkhorn {
         return least;
     }
 
-    // Derivatives, as in sinkhorn.h: t = P dL and P dR are summed with the exponents for that by alpha0, and here with X for
-    // that by the scale. The sums over n of t are du (rows) and -tau1 du (columns), which gives the part of `top`.
+    // Derivatives, as in sinkhorn.h: t = P dL and P dR are summed with the exponents for that by alpha0, and here with
+    // X for that by the scale. The sums over n of t are du (rows) and -tau1 du (columns), which gives the part of
+    // `top`.
     template <bool Tight> void reverse(int64_t b, LaneSet set, double *sums) {
         const int64_t K = call.K;
         const Image<T> from = tile.output(), to = tile.image();

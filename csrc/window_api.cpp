@@ -9,8 +9,8 @@
 
 namespace {
 
-// Bands of about this many entries; whole rows of the output, so that windows fill the lanes. They depend on the sizes of
-// one image alone: the bits of a sum over bands do not depend on threads or on the batch.
+// Bands of about this many entries; whole rows of the output, so that windows fill the lanes. They depend on the sizes
+// of one image alone: the bits of a sum over bands do not depend on threads or on the batch.
 constexpr int64_t BAND_ENTRIES = int64_t(1) << 16;
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -87,8 +87,8 @@ void run_bands(void *context, int64_t task) {
     for (int64_t i = task * bands.a_task; i < smaller((task + 1) * bands.a_task, bands.count); ++i) {
         const int64_t image = i / of_colour, band = i % of_colour * bands.colours + bands.colour;
         double *sums = bands.sums ? bands.sums + (image * bands.each + band) * (3 * c.K + 1) : nullptr;
-        bands.kernels->window_rows(bands.job, bands.begin + image, band * bands.rows, smaller((band + 1) * bands.rows, c.out_h),
-                                   scratch.memory, sums);
+        bands.kernels->window_rows(bands.job, bands.begin + image, band * bands.rows,
+                                   smaller((band + 1) * bands.rows, c.out_h), scratch.memory, sums);
     }
     give_scratch(scratch);
 }
@@ -120,15 +120,17 @@ int run(const uotpool_window_call *call, int backward, int64_t begin, int64_t en
                       c.out_h * c.stride_h - c.padding_h >= c.H && c.out_w * c.stride_w - c.padding_w >= c.W;
     const WindowJob job = {call, backward, most_positions(c), !once};
     if (backward && c.dX && !once)
-        memset((char *)c.dX + size_t(begin * c.C * c.H * c.W) * item, 0, size_t((end - begin) * c.C * c.H * c.W) * item);
+        memset((char *)c.dX + size_t(begin * c.C * c.H * c.W) * item, 0,
+               size_t((end - begin) * c.C * c.H * c.W) * item);
 
     std::atomic<int> status{UOTPOOL_OK};
     const Kernels &kernels = chosen_kernels();
-    Bands bands = {&job, &kernels, begin, end, c.out_h, c.out_h > 0, 1, 0, 0, 1, kernels.window_scratch(&job), nullptr, &status};
+    const size_t scratch = kernels.window_scratch(&job);
+    Bands bands = {&job, &kernels, begin, end, c.out_h, c.out_h > 0, 1, 0, 0, 1, scratch, nullptr, &status};
     const bool work = end > begin && c.out_h > 0 && c.out_w > 0;
     if (work) {
-        // In fours: most widths then fill the lanes. At least as many as a window reaches over, so that of the bands only
-        // neighbours share entries of dX: every other band first, then those between.
+        // In fours: most widths then fill the lanes. At least as many as a window reaches over, so that of the bands
+        // only neighbours share entries of dX: every other band first, then those between.
         const int64_t entries = job.most * c.C, wanted = BAND_ENTRIES / smaller(entries, BAND_ENTRIES) / c.out_w;
         const int64_t reach = (c.kernel_h + c.stride_h - 1) / c.stride_h;
         bands.rows = ((wanted > reach ? wanted : reach) + 3) / 4 * 4;

@@ -1,5 +1,5 @@
-// Neighbouring windows of an image in scratch, one in each lane of a vector: where their positions are, and the ways in and
-// out. Every sum over samples or channels is then one of whole vectors, and no window sees another.
+// Neighbouring windows of an image in scratch, one in each lane of a vector: where their positions are, and the ways in
+// and out. Every sum over samples or channels is then one of whole vectors, and no window sees another.
 #pragma once
 
 #include "bag.h"

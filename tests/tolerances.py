@@ -24,6 +24,9 @@ KERNEL = {"value": 20.0, "X": 20.0, "p0": 2e3, "q0": 2e3} | dict.fromkeys(
 )
 KERNEL_HARD = 5.0  # times as much for X beyond 1 by orders of magnitude (measured 1.1, for X)
 KERNEL_LARGE = 40.0  # and for bags of 1e5 to 1e6 entries, as many terms of a sum (measured 16, for a weight)
+# Sets that the kernels solve in double, float32 in and out: the rounding of the results, more where large terms
+# of a derivative cancel (measured 8e-7, for a weight).
+WIDE_F32 = 5e-6
 
 
 def kernel(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,20 @@ def vectors(count: float, item: int) -> float:
     return count * ((N + D) * item + 2 * VECTOR)
 
 
+@pytest.mark.parametrize(
+    ("n", "d"),
+    [(10_000, 512), (4_000, 104), (700, 200), (200, 1_000), (200, 10_000), (2_000, 5_000), (6_000, 500)],
+)
+def test_scratch_of_a_large_set_of_badmm_e(n, d):
+    """The formula of docs/kernels.md, of which dX is one and what the kernel takes the rest."""
+    size = Raw("badmm-e", torch.float32, B=1, N=n, D=d, K=4).scratch(True) / (4 * n * d)
+    more = 83 / d + 85 / n + 2 / max(4, 131072 // d // 4 * 4)
+    rounded_up = (1 + VECTOR / (4 * d)) * (1 + VECTOR / (4 * n))
+    assert size <= (1 + more) * rounded_up
+    if more <= 0.19:
+        assert 1 + size <= 2.2
+
+
 def scratch(solver, K, backward, dtype=torch.float32, plan=False):
     size = Raw(solver, dtype, plan=plan, B=2, N=N, D=D, K=1).scratch(backward, K=K)
     assert size > 0
@@ -231,6 +246,7 @@ def test_scratch_of_one_large_bag(solver, plan):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers take memory of their own")
 @each_solver
 def test_resident_memory_of_one_large_bag(solver):
     """Of a whole forward and backward pass through the layer, as `python -m bench memory` measures it."""

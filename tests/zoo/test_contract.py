@@ -800,9 +800,9 @@ def test_fit_does_nothing_for_the_others(name):
 
 def test_state_dicts_of_the_old_adapter_load():
     """Up to 0.1 the names "uotp-..." built a module that held the layer as `uot`."""
-    pool = build("uotp-badmm-e", 4)
+    pool = zoo.build("uotp-badmm-e", 4)
     old = {f"pool.uot.{name}": value + 0.5 for name, value in pool.state_dict().items()}
-    model = torch.nn.ModuleDict({"pool": build("uotp-badmm-e", 4)})
+    model = torch.nn.ModuleDict({"pool": zoo.build("uotp-badmm-e", 4)})
     model.load_state_dict(old)
     for name, value in model.state_dict().items():
         assert torch.equal(value, pool.state_dict()[name.removeprefix("pool.")] + 0.5)

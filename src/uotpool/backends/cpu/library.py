@@ -148,10 +148,10 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
 def _not_built() -> str:
     """The reason, with the first error of what was run to build it."""
     if not _BUILD_ERROR.exists():
-        return f"not built: these files were never installed, or CMake did not start; {_AGAIN}"
+        return f"the kernels were never compiled: uotpool is not installed, or CMake did not start; {_AGAIN}"
     lines = _BUILD_ERROR.read_text(errors="replace").strip().splitlines()
     error = next((line for line in lines if "error: " in line.lower()), lines[0] if lines else "no message")
-    return f"not built, at install time: {error.strip()}; mend that, then {_AGAIN}"
+    return f"compiling the kernels failed at installation ({error.strip()}); mend that, then {_AGAIN}"
 
 
 def _start() -> tuple[ctypes.CDLL | None, str, str]:
