@@ -42,7 +42,8 @@ def without_kernels(patch):
 
 def without_pyg(patch):
     patch.setitem(sys.modules, "torch_geometric.nn.aggr", None)
-    patch.delitem(sys.modules, "uotpool.pyg", raising=False)
+    for name in ("uotpool.pyg", "uotpool.integrations.pyg"):
+        patch.delitem(sys.modules, name, raising=False)
     importlib.import_module("uotpool.pyg")
 
 

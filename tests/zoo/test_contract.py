@@ -353,15 +353,6 @@ def test_a_nan_shows_the_same_with_and_without_a_gradient(name):
 
 
 @every
-def test_edges_are_by_name_only(name):
-    """PyG's aggregations have another argument in their place."""
-    sets = batch((4, 3))
-    with pytest.raises(TypeError, match="positional"):
-        small(name)(sets.x, sets.index, None, 2, None, sets.edges)
-    small(name)(sets.x, sets.index, None, 2, None, edge_index=sets.edges)
-
-
-@every
 def test_values_are_checked(name):
     x = torch.randn(2, 3, D)
     x[1, 0, 0] = torch.inf

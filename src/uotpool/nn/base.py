@@ -50,7 +50,6 @@ class Pooling(NotScriptable, nn.Module):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        *,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
     ) -> Tensor:
@@ -65,8 +64,8 @@ class Pooling(NotScriptable, nn.Module):
             edge_index: (2, E), rows of X (of X.flatten(0, 1), if dense) that an edge joins, both in one set.
             edge_weight: (E,), default 1.
         """
-        # The first four are those of PyG's aggregations, in their order, and the mask comes fifth as in
-        # `UOTPooling`. The edges are by name only: PyG's aggregations have others in these places.
+        # The first four are those of PyG's aggregations, in their order. None is by name only: ONNX's exporter
+        # by tracing passes every argument by position.
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         self._check_dim(X)
         if sets.num_sets == 0 and not self.needs_edges:  # attention of torch cannot

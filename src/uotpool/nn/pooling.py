@@ -167,7 +167,6 @@ class UOTPooling(WeightedPooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        *,
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
     ) -> Tensor:
