@@ -7,7 +7,7 @@ import torch
 from uotpool_experiments.datasets import status
 
 from examples.graph_readout import WIDTH, GraphClassifier, accuracy, as_pyg, main, train
-from experiments.tests.test_graph_task import rings_and_stars
+from experiments.tests.tasks.test_graph_task import rings_and_stars
 from uotpool.pyg import UOTAggregation
 
 

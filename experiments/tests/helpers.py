@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uotpool_experiments.runs import fingerprint as code
-from uotpool_experiments.runs.fingerprint import TASKS
 from uotpool_experiments.runs.rows import Row
-from uotpool_experiments.tasks.spec import Report, Result, RunSpec
+from uotpool_experiments.tasks import TASKS
+from uotpool_experiments.tasks import fingerprint as code
+from uotpool_experiments.tasks.base import Task
+from uotpool_experiments.tasks.protocols import FOLDS
+from uotpool_experiments.tasks.spec import Options, Report, Result, RunSpec
 
 FACTS = {"versions": "{}", "machine": "here", "commit_id": "abc"}
 
@@ -99,11 +101,39 @@ class Toy(RunSpec):
     """A run of `run` below; what it does is in its settings."""
 
 
+@dataclass(frozen=True)
+class ToySettings(Options):
+    do: str = "succeed"
+
+
 def toy(do: str, fold: int = 0, **settings: Any) -> Toy:
     made = RunSpec.make(
         {"do": do} | settings, task="toy", dataset="none", pooling="mean", protocol="fair", fold=fold, seed=0
     )
     return Toy(**made.as_dict())
+
+
+class ToyTask(Task):
+    title, default_dataset, optimism = "A toy", "none", "a toy is never optimistic"
+    settings = ToySettings
+
+    def poolings(self) -> list[str]:
+        return ["mean"]
+
+    def check_dataset(self, name: str) -> None:
+        assert name == "none"
+
+    def prepare(self, dataset: str) -> None:
+        assert dataset == "none"
+
+    def check_settings(self, pooling: str, settings: Any) -> None:
+        assert pooling == "mean"
+
+    def folds(self, protocol: str, options: Any) -> int:
+        return FOLDS
+
+    def run(self, spec: RunSpec, report: Report) -> Result:
+        return run(spec, report)
 
 
 def run(spec: RunSpec, report: Report) -> Result:
@@ -137,5 +167,5 @@ def _path_of(module: str, find: Any = code._path) -> Path | None:
 
 
 code._path = _path_of
-TASKS["toy"] = "uotpool_experiments.toy"
+TASKS["toy"] = "uotpool_experiments.toy:ToyTask"
 sys.modules["uotpool_experiments.toy"] = sys.modules[__name__]

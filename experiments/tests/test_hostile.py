@@ -30,7 +30,7 @@ from uotpool_experiments.tables.table import Table
 from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests import kills
-from experiments.tests.data import helpers as files
+from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, mil_spec
 from uotpool.cli import OF_EXPERIMENTS, main, make_parser
 from uotpool.plaintext import visible

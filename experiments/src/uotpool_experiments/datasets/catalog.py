@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from uotpool import checks
 
@@ -105,7 +105,7 @@ class Entry:
     """
 
     name: str
-    task: Literal["mil", "graph", "image"]
+    task: str
     files: tuple[DataFile, ...]
     statistics: Statistics
     paper: Statistics | None = None

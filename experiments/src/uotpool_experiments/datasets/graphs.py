@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool_experiments.datasets import archives, catalog, digests, fetch
-from uotpool_experiments.datasets import unpinned as unlisted
+from uotpool_experiments.datasets import archives, catalog, digests, fetch, unpinned
 from uotpool_experiments.datasets.catalog import GraphStatistics
 from uotpool_experiments.datasets.errors import DatasetRefusedError
 
@@ -173,7 +172,7 @@ def locate(name: str) -> Path:
     """The verified file of a data set; fetched if need be."""
     known = catalog.CATALOG.get(name)
     if known is None:
-        return unlisted.locate(name, read)
+        return unpinned.locate(name, read)
     if known.task != "graph":
         names = [entry.name for entry in catalog.CATALOG.values() if entry.task == "graph"]
         checks.fail("name", f"a data set of graphs ({', '.join(names)}, or another TU data set)", name)

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from uotpool import checks
-from uotpool_experiments.datasets import image_folder as folders
+from uotpool_experiments.datasets import image_folder
 from uotpool_experiments.datasets.catalog import CATALOG, ImageStatistics, entry
 from uotpool_experiments.datasets.errors import DatasetRefusedError
 from uotpool_experiments.datasets.fetch import locate_all
@@ -84,7 +84,7 @@ def check_name(name: str) -> None:
 def prepare(name: str) -> None:
     """Fetch it, or say what is missing."""
     if is_path(name):
-        folders.listing(Path(name))
+        image_folder.listing(Path(name))
     elif name != DIGITS:
         locate_all(entry(name))
 
@@ -98,7 +98,7 @@ def load(name: str) -> Images:
     """
     check_name(name)
     if is_path(name):
-        train, val = folders.listing(Path(name))
+        train, val = image_folder.listing(Path(name))
         return Images(name, train.files, train.labels, val.files, val.labels, len(train.classes))
     if name == DIGITS:
         return _digits()

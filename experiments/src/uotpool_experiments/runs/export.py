@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from uotpool_experiments.csv_cells import safe, stored
 from uotpool_experiments.runs.rows import CHOICES, COSTS, FACTS, Row, read_json
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tables.cells import safe, stored
 from uotpool_experiments.tasks.spec import RunSpec, canonical
 
 LEFT_OUT = ("split",)  # long, and made again from the seed

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from uotpool_experiments import toml_file
-from uotpool_experiments.runs.fingerprint import TASKS
+from uotpool_experiments.tasks import TASKS
 
 NAME = "same_code.toml"
 ROUNDING = 1e-5  # of a metric, relative: what the rounding of a step may do

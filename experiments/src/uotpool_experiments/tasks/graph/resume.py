@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from uotpool_experiments.runs.fingerprint import fingerprint
 from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import RunSpec
 
 SECONDS = 60.0  # between two states; a shorter run writes none

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from uotpool.nn.pooling import param_groups
-from uotpool_experiments.tasks.image import checkpoints, parallel
+from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.image import parallel
 from uotpool_experiments.tasks.image.batches import DRAWS, Source
 from uotpool_experiments.tasks.spec import Report
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from uotpool_experiments.datasets.digests import file_digest
 from uotpool_experiments.datasets.image_folder import Files
 from uotpool_experiments.datasets.images import Images
-from uotpool_experiments.runs.fingerprint import fingerprint
-from uotpool_experiments.tasks.image import checkpoints, features, models, parallel, pools
+from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.fingerprint import fingerprint
+from uotpool_experiments.tasks.image import features, models, parallel, pools
 from uotpool_experiments.tasks.image.batches import Pictures, Scaling, Source, pictures
 from uotpool_experiments.tasks.image.loop import Phase, Trained, predict, train
 from uotpool_experiments.tasks.image.metrics import accuracy, class_metrics, plan_facts

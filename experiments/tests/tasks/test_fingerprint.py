@@ -7,28 +7,33 @@ import re
 import shutil
 
 import pytest
-from uotpool_experiments.runs import fingerprint as module
-from uotpool_experiments.runs.fingerprint import closure, fingerprint
+from uotpool_experiments.tasks import fingerprint as module
+from uotpool_experiments.tasks.base import DESCRIPTIVE
+from uotpool_experiments.tasks.fingerprint import closure, fingerprint
+from uotpool_experiments.tasks.mil.task import MultiInstance
 
 import uotpool
 
-REAL = module.PACKAGES["uotpool"]
+REAL = dict(module.PACKAGES)
 
 
 class Sources:
-    """A copy of the package's sources that a test may change."""
+    """A copy of both packages' sources that a test may change; a module is named `uotpool/layout`."""
 
     def __init__(self, root):
-        self.package, self.csrc = root / "src" / "uotpool", root / "csrc"
-        shutil.copytree(REAL, self.package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        if (REAL.parent.parent / "csrc").exists():
-            shutil.copytree(REAL.parent.parent / "csrc", self.csrc)
+        self.root, self.csrc = root / "src", root / "csrc"
+        for name, package in REAL.items():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(package, self.root / name, ignore=ignored)
+        csrc = REAL["uotpool"].parent.parent / "csrc"
+        if csrc.exists():
+            shutil.copytree(csrc, self.csrc)
         else:
             self.csrc.mkdir()
             (self.csrc / "kernels.cpp").write_text("")
 
     def edit(self, name, change):
-        path = self.package / name
+        path = self.root / f"{name}.py"
         before = path.read_text()
         after = change(before)
         assert after != before
@@ -48,7 +53,8 @@ def forget():
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
     copied = Sources(tmp_path)
-    monkeypatch.setitem(module.PACKAGES, "uotpool", copied.package)
+    for name in REAL:
+        monkeypatch.setitem(module.PACKAGES, name, copied.root / name)
     yield copied
     forget()
 
@@ -57,53 +63,37 @@ def with_code(text):
     return text + "\nEXTRA = 1\n"
 
 
+def names(package, *modules):
+    return [f"{package}/{name}" for name in " ".join(modules).split()]
+
+
 USED = [
-    *(
-        "layout",
-        "inputs",
-        "segments",
-        "dispatch",
-        "functional",
-        "nn/pooling",
-        "kernels/ops",
-        "solvers/sinkhorn",
-    ),
-    *(
-        "zoo/base",
-        "zoo/uot",
-        "experiments/mil",
-        "experiments/training",
-        "experiments/protocols",
-        "experiments/metrics",
-    ),
-    *("experiments/dropout", "experiments/data/mil", "experiments/data/bags", "experiments/data/digits"),
+    *names("uotpool", "layout inputs segments dispatch functional nn/pooling kernels/ops solvers/sinkhorn"),
+    *names("uotpool", "zoo/base zoo/uot"),
+    *names("uotpool_experiments", "tasks/mil/task tasks/mil/settings tasks/mil/training tasks/mil/metrics"),
+    *names("uotpool_experiments", "tasks/mil/dropout tasks/seeding tasks/protocols"),
+    *names("uotpool_experiments", "datasets/mil datasets/bags datasets/digits"),
 ]
 UNUSED = [
-    *(
-        "zoo/simple",
-        "zoo/attention",
-        "zoo/networks",
-        "zoo/pyg_sets",
-        "zoo/transport",
-        "zoo/covariance",
-        "zoo/graphs",
-        "pyg",
-    ),
-    *("cli", "checks", "experiments/tables", "experiments/store", "experiments/executors", "experiments/sweep"),
-    *("experiments/commands", "experiments/progress", "experiments/statistics", "experiments/paper"),
-    *("experiments/data/fetch", "experiments/data/catalog", "experiments/data/sources", "zoo/registry"),
-    *("experiments/fingerprint", "experiments/spec", "experiments/work"),
+    *names("uotpool", "zoo/simple zoo/attention zoo/networks zoo/pyg_sets zoo/transport zoo/covariance"),
+    *names("uotpool", "zoo/graphs zoo/registry pyg cli checks"),
+    *names("uotpool_experiments", "tables/kinds runs/store runs/executors/local runs/sweep runs/plan"),
+    *names("uotpool_experiments", "runs/scheduler runs/progress runs/worker cli/commands"),
+    *names("uotpool_experiments", "analysis/statistics analysis/published_results"),
+    *names("uotpool_experiments", "datasets/fetch datasets/catalog datasets/sources"),
+    *names("uotpool_experiments", "tasks/base tasks/spec tasks/fingerprint tasks/poolings tasks/graph/task"),
 ]
 
 
-def dotted(names):
-    return {f"uotpool.{name.replace('/', '.')}" for name in names}
+def dotted(paths):
+    return {path.replace("/", ".") for path in paths}
 
 
 def test_is_that_of_the_real_sources(sources, monkeypatch):
     """The place of the sources does not count."""
     copied = sources.fingerprint()
-    monkeypatch.setitem(module.PACKAGES, "uotpool", REAL)
+    for name, package in REAL.items():
+        monkeypatch.setitem(module.PACKAGES, name, package)
     assert sources.fingerprint() == copied
 
 
@@ -111,7 +101,7 @@ def test_every_used_module_counts(sources):
     seen = {sources.fingerprint()}
     assert not dotted(USED) & module.NOT_HASHED
     for name in USED:
-        sources.edit(f"{name}.py", with_code)
+        sources.edit(name, with_code)
         found = sources.fingerprint()
         assert found not in seen, name
         seen.add(found)
@@ -120,21 +110,21 @@ def test_every_used_module_counts(sources):
 def test_no_other_module_counts(sources):
     before = sources.fingerprint()
     for name in UNUSED:
-        sources.edit(f"{name}.py", with_code)
+        sources.edit(name, with_code)
     assert sources.fingerprint() == before
 
 
 def test_a_family_counts_for_its_own_poolings_only(sources):
     before = {name: sources.fingerprint(name) for name in ("mean", "max", "attention", "uotp-sinkhorn")}
     assert len(set(before.values())) == 4  # the entry of the registry counts
-    sources.edit("zoo/attention.py", with_code)
+    sources.edit("uotpool/zoo/attention", with_code)
     changed = {name for name, code in before.items() if sources.fingerprint(name) != code}
     assert changed == {"attention"}
 
 
 def test_the_kernels_do_not_count_for_mean_pooling(sources):
     before = {name: sources.fingerprint(name) for name in ("mean", "uotp-sinkhorn")}
-    sources.edit("kernels/ops.py", with_code)
+    sources.edit("uotpool/kernels/ops", with_code)
     assert {name for name, code in before.items() if sources.fingerprint(name) != code} == {"uotp-sinkhorn"}
 
 
@@ -166,49 +156,53 @@ def docstrings(text):
 
 
 @pytest.mark.parametrize("change", [comment, reformat, docstrings])
-@pytest.mark.parametrize("name", ["layout", "experiments/mil", "zoo/uot"])
+@pytest.mark.parametrize(
+    "name", ["uotpool/layout", "uotpool_experiments/tasks/mil/training", "uotpool/zoo/uot"]
+)
 def test_what_is_said_of_the_code_does_not_count(sources, change, name):
     before = sources.fingerprint()
-    sources.edit(f"{name}.py", change)
+    sources.edit(name, change)
     assert sources.fingerprint() == before
 
 
 def moved(sources, old, new):
     """The module under another name, with every import of it changed: what a pure move does."""
-    source, target = (sources.package.joinpath(*name.split(".")).with_suffix(".py") for name in (old, new))
+    source, target = (sources.root.joinpath(*name.split(".")).with_suffix(".py") for name in (old, new))
     target.parent.mkdir(parents=True, exist_ok=True)
     (target.parent / "__init__.py").touch()
     source.rename(target)
-    package, _, name = old.rpartition(".")
-    before = rf"from uotpool\.{package} import {name}\b" if package else rf"from uotpool import {name}\b"
-    after = f"from uotpool.{new.rpartition('.')[0]} import {new.rpartition('.')[2]} as {name}"
-    for path in sources.package.rglob("*.py"):
+    (package, _, name), (new_package, _, new_name) = old.rpartition("."), new.rpartition(".")
+    before = rf"from {re.escape(package)} import {name}\b"
+    after = f"from {new_package} import {new_name} as {name}"
+    for path in sources.root.rglob("*.py"):
         text = re.sub(before, after, path.read_text())
-        path.write_text(re.sub(rf"\buotpool\.{re.escape(old)}\b", f"uotpool.{new}", text))
+        path.write_text(re.sub(rf"\b{re.escape(old)}\b", new, text))
 
 
-@pytest.mark.parametrize("task", ["mil", "graph", "image"])
-def test_a_pure_move_keeps_it(sources, monkeypatch, task):
-    names = ("uotp-sinkhorn", "uotp-badmm-q-paper", "attention", "gmt")
-    before = {name: sources.fingerprint(name, task) for name in names}
-    moved(sources, "layout", "sets.views")
-    moved(sources, "experiments.training", "experiments.runs.seeding")
-    moved(sources, "experiments.protocols", "experiments.runs.protocols")
+def test_a_pure_move_keeps_it(sources):
+    cases = [
+        (task, name) for task in ("mil", "graph", "image") for name in ("uotp-sinkhorn", "attention", "gmt")
+    ]
+    before = {(task, name): sources.fingerprint(name, task) for task, name in cases}
+    moved(sources, "uotpool.layout", "uotpool.sets.views")
+    moved(sources, "uotpool_experiments.tasks.seeding", "uotpool_experiments.runs.seeds")
+    moved(sources, "uotpool_experiments.tasks.protocols", "uotpool_experiments.runs.protocols")
     forget()
     assert "uotpool.sets.views" in closure(("uotpool.zoo.uot",))
-    assert "uotpool_experiments.runs.seeding" in closure((module.TASKS[task],))
-    assert {name: sources.fingerprint(name, task) for name in names} == before
+    for task in ("mil", "graph", "image"):
+        assert "uotpool_experiments.runs.seeds" in closure((module.task_module(task),))
+    assert {(task, name): sources.fingerprint(name, task) for task, name in cases} == before
 
 
 def test_a_function_that_moves_to_a_neighbour_keeps_it(sources):
     before = sources.fingerprint()
-    (sources.package / "tail.py").write_text("import math\n\n\ndef tail():\n    return math.pi\n")
-    sources.edit("layout.py", lambda text: text + "\nfrom uotpool.tail import tail\n")
+    (sources.root / "uotpool" / "tail.py").write_text("import math\n\n\ndef tail():\n    return math.pi\n")
+    sources.edit("uotpool/layout", lambda text: text + "\nfrom uotpool.tail import tail\n")
     together = sources.fingerprint()
     assert together != before
-    (sources.package / "tail.py").unlink()
+    (sources.root / "uotpool" / "tail.py").unlink()
     sources.edit(
-        "layout.py",
+        "uotpool/layout",
         lambda text: text.replace(
             "from uotpool.tail import tail", "import math\n\n\ndef tail():\n    return math.pi"
         ),
@@ -218,21 +212,35 @@ def test_a_function_that_moves_to_a_neighbour_keeps_it(sources):
 
 def test_a_rename_counts(sources):
     before = sources.fingerprint()
-    for path in sources.package.rglob("*.py"):
+    for path in sources.root.rglob("*.py"):
         path.write_text(re.sub(r"\bSets\b", "Views", path.read_text()))
+    assert sources.fingerprint() != before
+
+
+def test_what_a_task_says_of_itself_does_not_count(sources):
+    before, task = sources.fingerprint(), "uotpool_experiments/tasks/mil/task"
+    text = (sources.root / f"{task}.py").read_text()
+    for name in DESCRIPTIVE & set(vars(MultiInstance)):
+        sources.edit(
+            task, lambda _, name=name: re.sub(rf"^    {name} = .*$", f"    {name} = 0", text, flags=re.M)
+        )
+        assert sources.fingerprint() == before, name
+    sources.edit(task, lambda _: text.replace("settings = Settings", "settings = 0"))
+    assert sources.fingerprint() != before  # it decides the numbers
+    sources.edit(task, lambda _: text.replace("(Task)", "(Other)"))
     assert sources.fingerprint() != before
 
 
 def test_a_number_counts(sources):
     before = sources.fingerprint()
-    sources.edit("experiments/mil.py", lambda text: text.replace("5e-4", "6e-4", 1))
+    sources.edit("uotpool_experiments/tasks/mil/settings", lambda text: text.replace("5e-4", "6e-4", 1))
     assert sources.fingerprint() != before
 
 
 def test_does_not_depend_on_what_was_asked_before(sources):
     """A string below a docstring is no docstring."""
     sources.edit(
-        "layout.py", lambda text: text + '\n\ndef extra():\n    """Doc."""\n    "a note"\n    "another"\n'
+        "uotpool/layout", lambda text: text + '\n\ndef extra():\n    """Doc."""\n    "a note"\n    "another"\n'
     )
     alone = sources.fingerprint("max")
     forget()
@@ -253,6 +261,8 @@ def test_sources_of_the_kernels_count_where_they_run(sources, monkeypatch):
     header.write_text("")
     assert sources.fingerprint() == plain
 
+
+ABOVE = ("runs", "analysis", "tables", "figures", "report", "explorer", "cli")
 
 CPP = """#include <cmath>
 #include "simd.h"
@@ -292,9 +302,10 @@ def test_where_a_header_lies_does_not_count(sources, monkeypatch):
 def test_closure():
     found = closure(("uotpool_experiments.tasks.mil.task", "uotpool.zoo.uot"))
     assert dotted(USED) <= found
-    left_out = {"tables", "store", "executors", "sweep", "commands", "progress", "statistics", "paper", "work"}
-    assert not {f"uotpool_experiments.{name}" for name in left_out} & found
-    assert not dotted(["zoo/attention", "zoo/graphs", "pyg", "cli"]) & found
+    assert not [
+        name for name in found if name.startswith("uotpool_experiments.") and name.split(".")[1] in ABOVE
+    ]
+    assert not dotted(names("uotpool", "zoo/attention zoo/graphs pyg cli")) & found
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from uotpool_experiments.datasets import (
     entry,
 )
 from uotpool_experiments.datasets.graphs import Graphs, load, read
-from uotpool_experiments.runs.fingerprint import closure
+from uotpool_experiments.tasks.fingerprint import closure
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 TABLE_4 = {
     "NCI1": (4110, 29.87, 32.30, 2),

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from uotpool_experiments.runs import export, same_code, sweep
-from uotpool_experiments.runs.fingerprint import fingerprint
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.same_code import Entry, SameCode
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tables.kinds import MixedCodeError, accuracy_table, select
-from uotpool_experiments.tasks.mil import task as mil
+from uotpool_experiments.tasks.fingerprint import fingerprint
+from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
 from experiments.tests.helpers import FACTS, mil_spec, quiet
-from experiments.tests.test_sweep import call, write
+from experiments.tests.runs.test_sweep import call, write
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -147,7 +147,7 @@ def test_the_commands(tmp_path, capsys):
     folder = tmp_path / "mil"
     folder.mkdir()
     specs = [mil_spec(pooling=name) for name in ("mean", "max")]
-    now = mil.run(specs[0], quiet)
+    now = training.run(specs[0], quiet)
     store = Store(tmp_path / "runs.sqlite")
     store.save(specs[0], A, now, FACTS, 2.0)
     store.save(specs[1], A, Result(metrics=dict.fromkeys(now.metrics, 0.25)), FACTS, 1.0)

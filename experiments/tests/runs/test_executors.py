@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from uotpool_experiments.runs import worker as work
+from uotpool_experiments.runs import worker
 from uotpool_experiments.runs.executors import Failed, Finished, LocalExecutor, Progress, RayExecutor, Started
 from uotpool_experiments.runs.worker import execute
 from uotpool_experiments.tasks.spec import canonical
@@ -62,7 +62,7 @@ def test_one_worker_gives_the_same_numbers(here):
 
 def test_two_workers_and_all_that_can_happen_to_a_run(here, monkeypatch):
     """Numbers as in this process; a run that raises, a worker that dies: the others finish."""
-    monkeypatch.setattr(work, "facts", lambda: pytest.fail("facts are those of the worker"))
+    monkeypatch.setattr(worker, "facts", lambda: pytest.fail("facts are those of the worker"))
     specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("succeed", 2)]
     events = list(LocalExecutor(2).run(specs))
     found = results(events)
@@ -148,7 +148,7 @@ def test_ray_gives_the_same_numbers(here, monkeypatch, tmp_path):
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(work, "facts", lambda: pytest.fail("facts are those of the worker"))
+    monkeypatch.setattr(worker, "facts", lambda: pytest.fail("facts are those of the worker"))
     try:
         executor = RayExecutor("local", 2)
         assert executor.workers == 2
