@@ -20,13 +20,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import uotpool
-import uotpool_experiments
 from uotpool.kernels import library
 from uotpool.zoo import entry
 from uotpool_experiments.tasks import TASKS
 from uotpool_experiments.tasks.base import DESCRIPTIVE
 
-PACKAGES = {package.__name__: Path(package.__path__[0]) for package in (uotpool, uotpool_experiments)}
+PACKAGES = {"uotpool": Path(uotpool.__path__[0]), "uotpool_experiments": Path(__file__).parents[1]}
 # These modules check, find or describe things and decide no number. The registry's entry of the pooling is
 # hashed separately, and data files have checksums of their own.
 _STUDY = "uotpool_experiments"
