@@ -62,8 +62,9 @@ def test_imports_point_one_way():
     ],
 )
 def test_a_wrong_import_is_found_and_named(file, line, target):
-    right = {path: text for path, text in FILES.items() if not RULES.violations({path: text})}
-    check_finds(RULES, {**right, file: ""}, file, line, target)
+    known = {message.partition(" ")[0] for message in KNOWN}
+    right = {path: "" if path in known else text for path, text in FILES.items()}
+    check_finds(RULES, right, file, line, target)
 
 
 def test_the_list_of_tasks_imports_no_task():

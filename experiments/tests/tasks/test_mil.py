@@ -85,6 +85,7 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
     assert [canonical(found) for found in there] == first
     # They run it; the package brings them.
     ran = {
+        "uotpool_experiments.runs",
         "uotpool_experiments.runs.worker",
         "uotpool_command",
         "uotpool.surgery",
