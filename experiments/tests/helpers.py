@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tasks import TASKS
 from uotpool_experiments.tasks import fingerprint as code
@@ -17,12 +18,27 @@ from uotpool_experiments.tasks.base import Task
 from uotpool_experiments.tasks.protocols import FOLDS
 from uotpool_experiments.tasks.spec import Options, Report, Result, RunSpec
 
+from uotpool.cli import main
+
 FACTS = {"versions": "{}", "machine": "here", "commit_id": "abc"}
 
 
 def mil_spec(settings: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
     choices = {"task": "mil", "dataset": "digits", "pooling": "mean", "protocol": "fair", "fold": 0, "seed": 0}
     return RunSpec.make({"epochs": 2} if settings is None else settings, **(choices | changes))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def call(capsys, *argv):
+    """(exit code, stdout, stderr)"""
+    with pytest.raises(SystemExit) as exit:
+        main([str(word) for word in argv])
+    out, err = capsys.readouterr()
+    return exit.value.code, out, err
 
 
 def quiet(done: int, total: int) -> None:
@@ -104,6 +120,7 @@ class Toy(RunSpec):
 @dataclass(frozen=True)
 class ToySettings(Options):
     do: str = "succeed"
+    pool: dict[str, Any] = field(default_factory=dict)
 
 
 def toy(do: str, fold: int = 0, **settings: Any) -> Toy:
@@ -137,7 +154,7 @@ class ToyTask(Task):
 
 
 def run(spec: RunSpec, report: Report) -> Result:
-    match spec.options["do"]:
+    match spec.options.get("do", "succeed"):
         case "succeed":
             report(1, 2)
             report(2, 2)
@@ -150,7 +167,7 @@ def run(spec: RunSpec, report: Report) -> Result:
             time.sleep(600)
         case "cut":  # be killed in the middle of a message: its length is there, its end is not
             _cut_message()
-    return Result({"accuracy": 1.0}, details={"pid": os.getpid()})
+    return Result({"accuracy": 1.0, "majority": 0.5}, details={"pid": os.getpid()})
 
 
 def _cut_message() -> None:

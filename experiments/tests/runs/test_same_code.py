@@ -15,8 +15,7 @@ from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
-from experiments.tests.helpers import FACTS, mil_spec, quiet
-from experiments.tests.runs.test_sweep import call, write
+from experiments.tests.helpers import FACTS, call, mil_spec, quiet, write
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 

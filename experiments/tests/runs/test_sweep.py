@@ -30,7 +30,18 @@ from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import Result
 
-from experiments.tests.helpers import FACTS, alive, children, is_worker, mil_spec, quiet, toy, wait_until
+from experiments.tests.helpers import (
+    FACTS,
+    alive,
+    call,
+    children,
+    is_worker,
+    mil_spec,
+    quiet,
+    toy,
+    wait_until,
+    write,
+)
 from uotpool.cli import main
 
 FILE = """
@@ -42,19 +53,6 @@ folds = 4
 settings = {epochs = 4}
 """
 RUNS = 12
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-def call(capsys, *argv):
-    """(exit code, stdout, stderr)"""
-    with pytest.raises(SystemExit) as exit:
-        main([str(word) for word in argv])
-    out, err = capsys.readouterr()
-    return exit.value.code, out, err
 
 
 def stored(path: Path) -> dict[str, tuple[Any, ...]]:
