@@ -124,12 +124,12 @@ def test_all_parts_are_needed(folders, monkeypatch):
     content = b"four labels"
     parts = [DataFile(f"images/{name}.gz", helpers.sha256(content)) for name in "ab"]
     made = Entry("two", "image", (parts[0],), ImageStatistics(6, 4, 4, 4, 3, 2), parts=(parts[1],))
-    first = helpers.put(image_folder.data, "images/a.gz", gzip.compress(content, 1))
+    first = helpers.put(folders.data, "images/a.gz", gzip.compress(content, 1))
     with pytest.raises(DatasetMissingError, match=r"expected images/b\.gz \(its content with the sha256"):
         images.locate_all(made)
-    second = helpers.put(image_folder.data, "images/b.gz", gzip.compress(content, 9))
+    second = helpers.put(folders.data, "images/b.gz", gzip.compress(content, 9))
     assert images.locate_all(made) == [first, second]
-    helpers.put(image_folder.data, "images/b.gz", gzip.compress(b"others"))
+    helpers.put(folders.data, "images/b.gz", gzip.compress(b"others"))
     with pytest.raises(DatasetRefusedError, match="expected a content with the sha256"):
         images.locate_all(made)
 
