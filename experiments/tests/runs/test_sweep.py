@@ -332,6 +332,14 @@ def test_the_estimate_takes_the_runs_most_like_each(store):
     assert make_plan([mil_spec(pooling="gem", fold=4)], store).core_seconds == 60.0  # of CPU, where known
 
 
+def test_runs_of_a_task_that_is_no_longer_known_are_passed_over(store):
+    """In a store or a CSV file of earlier code."""
+    store.save(replace(mil_spec(), task="gone"), "code", Result({}, seconds=7.0), FACTS)
+    store.save(mil_spec(fold=1), "code", Result({}, seconds=2.0), FACTS)
+    plan = make_plan([mil_spec()], store, stored=store.rows(), like=store.rows())
+    assert (plan.todo, plan.done, plan.core_seconds) == ([mil_spec()], 0, 2.0)
+
+
 def test_progress_where_there_is_no_terminal():
     text = io.StringIO()
     shown = Display(Console(file=text, width=200))
