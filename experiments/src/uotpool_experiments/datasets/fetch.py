@@ -89,7 +89,8 @@ def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
         if found := find(entry):  # another process was quicker
             return found
         _remove_leftovers(target)
-        # The part lies in a folder of its own, as its name, which says how to verify it, must be the target's.
+        # The part lies in a folder of its own, as its name, which says how to verify it, must be
+        # the target's.
         part = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part" / target.name
         part.parent.mkdir()
         try:

@@ -18,7 +18,8 @@ def verify(path: Path, file: DataFile, folder: Path) -> None:
     Args:
         path: the file.
         file: what it must be.
-        folder: the data folder, whose SHA256SUMS vouches for a file that the catalogue has no checksum of.
+        folder: the data folder, whose SHA256SUMS vouches for a file that the catalogue has no
+            checksum of.
     """
     if not path.is_file():
         raise DatasetRefusedError(f"{path}: expected a file, found a folder or a link to nothing. Remove it.")

@@ -44,8 +44,8 @@ def make_plan(
     Args:
         specs: the wanted runs.
         store: the store with finished runs.
-        stored: more finished runs, from CSV files. Those of the present code count as done, and those of code
-            that `same` lists as the same.
+        stored: more finished runs, from CSV files. Those of the present code count as done, and
+            those of code that `same` lists as the same.
         like: more runs to estimate from, whatever code made them.
         same: which versions of the code are the same.
     """

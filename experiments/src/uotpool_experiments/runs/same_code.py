@@ -1,7 +1,8 @@
 """Which versions of the code give the same numbers: a committed list with a repeated run as evidence.
 
-A change of code gives runs another fingerprint even where it changes no number, and tables do not mix
-fingerprints. They take the versions that this list joins as one. It is a TOML file with tables `[[same]]`:
+A change of code gives runs another fingerprint even where it changes no number, and tables do not
+mix fingerprints. They take the versions that this list joins as one. It is a TOML file with tables
+`[[same]]`:
 
     task, pooling   what the fingerprints are of
     old, new        two fingerprints; a = b and b = c make a = c

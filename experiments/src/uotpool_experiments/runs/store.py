@@ -1,7 +1,7 @@
 """The run store: a SQLite file that only the driver writes.
 
-A finished run is committed at once and never repeated; a run that failed is kept with its error and tried
-again. Readers (tables, figures) can look while a sweep goes on: the file is in WAL mode.
+A finished run is committed at once and never repeated; a run that failed is kept with its error and
+tried again. Readers (tables, figures) can look while a sweep goes on: the file is in WAL mode.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE INDEX IF NOT EXISTS by_choice ON runs (task, dataset, protocol, pooling);
 """
-# What was added to the schema since, in order; `user_version` of a file says how many of them it has. Earlier
-# versions of uotpool must be able to go on writing, so we add only columns that may be empty.
+# What was added to the schema since, in order; `user_version` of a file says how many of them it
+# has. Earlier versions of uotpool must be able to go on writing, so we add only columns that may be
+# empty.
 MIGRATIONS = ("ALTER TABLE runs ADD COLUMN cpu_seconds REAL",)
 # With these the file itself is right: the disk is full, say, or the user may not write.
 DISK_ERRORS = {

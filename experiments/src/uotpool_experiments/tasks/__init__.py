@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from uotpool_experiments.tasks.base import Task
 
-# Name on the command line and in stored runs: module and class. A module is imported when its task is loaded.
+# Name on the command line and in stored runs: module and class. A module is imported when its task
+# is loaded.
 TASKS = {
     "mil": "uotpool_experiments.tasks.mil.task:MultiInstance",
     "graph": "uotpool_experiments.tasks.graph.task:GraphClassification",

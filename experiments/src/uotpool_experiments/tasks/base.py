@@ -19,7 +19,8 @@ class Task(ABC):
     Attributes:
         title: heading of the task's results in a report.
         default_dataset: the data set of `uotpool run` where none is named.
-        optimism: why the numbers of the protocol "paper" are optimistic. Every table of such numbers says it.
+        optimism: why the numbers of the protocol "paper" are optimistic. Every table of such
+            numbers says it.
         settings: the dataclass of what can be set for a run.
         pooling_settings: names of the settings that only some poolings have.
         paper_settings: settings that the protocol "paper" implies, and "fair" must be told.
@@ -70,7 +71,8 @@ class Task(ABC):
     def clean_settings(self, pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that differ from the defaults; refuses what a run would refuse.
 
-        Most tasks make the pooling to see whether it can be made. On the meta device it takes no memory.
+        Most tasks make the pooling to see whether it can be made. On the meta device it takes no
+        memory.
         """
         try:
             with torch.device("meta"):
@@ -86,5 +88,6 @@ class Task(ABC):
         return self.folds(spec.protocol, spec.options) == 1
 
 
-# What a task says in words or for other parts of the study. It decides no number, and is not hashed.
+# What a task says in words or for other parts of the study. It decides no number, and is not
+# hashed.
 DESCRIPTIVE = frozenset(Task.__annotations__) - {"settings"}

@@ -1,12 +1,12 @@
 """A hash of the code that decides the numbers of a run.
 
-A run is known by its choices and by this hash: after a bug fix in the code that it runs, the stored run is no
-longer the same run, and no table mixes the two. We find the code from the imports: the task's module, the
-pooling's module, and what they import of our packages. Of each module we hash the statements and leave out
-what decides no number: comments, docstrings, white space, where the module lies, which of our modules it
-imports, and what a task says of itself in words. So a better explanation or a move to another file does not
-throw results away; a rename does. The sources of the native kernels count where they can run, without their
-comments and white space.
+A run is known by its choices and by this hash: after a bug fix in the code that it runs, the stored
+run is no longer the same run, and no table mixes the two. We find the code from the imports: the
+task's module, the pooling's module, and what they import of our packages. Of each module we hash
+the statements and leave out what decides no number: comments, docstrings, white space, where the
+module lies, which of our modules it imports, and what a task says of itself in words. So a better
+explanation or a move to another file does not throw results away; a rename does. The sources of the
+native kernels count where they can run, without their comments and white space.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from uotpool_experiments.tasks import TASKS
 from uotpool_experiments.tasks.base import DESCRIPTIVE
 
 PACKAGES = {"uotpool": Path(uotpool.__path__[0]), "uotpool_experiments": Path(__file__).parents[1]}
-# These modules check, find or describe things and decide no number. The registry's entry of the pooling is
-# hashed separately, and data files have checksums of their own.
+# These modules check, find or describe things and decide no number. The registry's entry of the
+# pooling is hashed separately, and data files have checksums of their own.
 _STUDY = "uotpool_experiments"
 _FINDS_DATA = ("archives", "catalog", "digests", "errors", "fetch", "mat_file", "overview", "sources")
 NOT_HASHED = {
@@ -36,7 +36,8 @@ NOT_HASHED = {
     *(f"{_STUDY}.tasks.{name}" for name in ("base", "checkpoints", "fingerprint", "spec")),
     *(f"{_STUDY}.datasets.{name}" for name in (*_FINDS_DATA, "unpinned", "verify")),
 }
-# Modules that can reach every pooling. We do not follow their imports; the pooling in use is hashed separately.
+# Modules that can reach every pooling. We do not follow their imports; the pooling in use is hashed
+# separately.
 NOT_FOLLOWED = {"uotpool", "uotpool.zoo", "uotpool.zoo.registry", f"{_STUDY}.tasks.fingerprint"}
 
 # The pieces of C++: a string or a character, in which // begins no comment; a comment; white space.
@@ -152,8 +153,8 @@ def _is_descriptive(node: ast.stmt) -> bool:
 def _statements(module: str) -> list[str]:
     """The statements at the top of a module, without docstrings, comments, line numbers and imports.
 
-    What a module imports of other packages shows in its statements, and a function that moves takes along the
-    imports that it needs.
+    What a module imports of other packages shows in its statements, and a function that moves takes
+    along the imports that it needs.
     """
     tree = copy.deepcopy(_tree(module))
     _WithoutWords().visit(tree)

@@ -1,9 +1,9 @@
 """Which bags (or graphs, or images) train a model, which choose it, which test it.
 
-`fair`: stratified outer folds; of the training part a stratified hold-out makes every choice (configuration,
-epoch); scalers see training data only; the test fold is looked at once. `paper`: as the authors' code for
-multi-instance learning does it: the same outer folds, scalers on all data, the epoch with the least *test*
-loss. Its numbers are optimistic, and every table says so.
+`fair`: stratified outer folds; of the training part a stratified hold-out makes every choice
+(configuration, epoch); scalers see training data only; the test fold is looked at once. `paper`: as
+the authors' code for multi-instance learning does it: the same outer folds, scalers on all data,
+the epoch with the least *test* loss. Its numbers are optimistic, and every table says so.
 """
 
 from __future__ import annotations

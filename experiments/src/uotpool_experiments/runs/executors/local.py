@@ -28,8 +28,8 @@ from uotpool_experiments.tasks.spec import RunSpec
 class LocalExecutor:
     """Processes of this machine, each of which does one run at a time.
 
-    A worker that dies takes its run with it and is replaced, and so is one whose run has no result after
-    `timeout` seconds. Workers end with the driver, however the driver ends.
+    A worker that dies takes its run with it and is replaced, and so is one whose run has no result
+    after `timeout` seconds. Workers end with the driver, however the driver ends.
     """
 
     def __init__(self, workers: int, timeout: float | None = None) -> None:
@@ -70,7 +70,8 @@ class _Worker:
         context = get_context("spawn")  # a fork of a process with threads of torch may hang
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
-        # Ctrl-C is the driver's, which stops the workers, also while they load torch. They inherit the mask.
+        # Ctrl-C is the driver's, which stops the workers, also while they load torch. They inherit
+        # the mask.
         resource_tracker.ensure_running()  # the first worker would start it, and that lifts the mask
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

@@ -12,16 +12,17 @@ from typing import Any
 from uotpool_experiments.runs.executors.base import Event, Failed, Started, check_limits, is_late, quietly
 from uotpool_experiments.tasks.spec import RunSpec
 
-# Ray listens on all addresses of a machine that can be part of a cluster; "0" says that this one cannot. The
-# variable is named after the systems on which that is Ray's default.
+# Ray listens on all addresses of a machine that can be part of a cluster; "0" says that this one
+# cannot. The variable is named after the systems on which that is Ray's default.
 ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class RayExecutor:
     """A Ray cluster (extra `ray`) at an address, or started here for "local". It tells of no progress in runs.
 
-    At most `workers` runs go on at a time, and at most one per CPU of the cluster. A run without a result
-    `timeout` seconds after Ray got it is cancelled. `listens` says from where Ray can be reached.
+    At most `workers` runs go on at a time, and at most one per CPU of the cluster. A run without a
+    result `timeout` seconds after Ray got it is cancelled. `listens` says from where Ray can be
+    reached.
     """
 
     def __init__(self, address: str, workers: int | None = None, timeout: float | None = None) -> None:

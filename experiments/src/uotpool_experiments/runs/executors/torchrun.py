@@ -68,7 +68,8 @@ def _share(spec: RunSpec | None) -> RunSpec | None:
 def _take_part(spec: RunSpec) -> Finished | Failed:
     """Do this process's part of the run.
 
-    A process that fails ends here, as the others may wait for it in the middle of a step; torchrun ends them.
+    A process that fails ends here, as the others may wait for it in the middle of a step; torchrun
+    ends them.
     """
     event = quietly(spec)
     if isinstance(event, Failed) and distributed.get_world_size() > 1:

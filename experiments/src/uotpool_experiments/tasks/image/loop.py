@@ -1,7 +1,7 @@
 """Training, epoch by epoch, that a killed process can take up again with the same numbers.
 
-Every epoch has seeds of its own, from its number: nothing of a generator's state has to be kept. The learning
-rate is computed from the number of the step.
+Every epoch has seeds of its own, from its number: nothing of a generator's state has to be kept.
+The learning rate is computed from the number of the step.
 """
 
 from __future__ import annotations

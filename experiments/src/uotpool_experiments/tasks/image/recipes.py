@@ -148,7 +148,8 @@ def scratch(job: Job) -> Result:
 def two_stage(job: Job) -> Result:
     """Average pooling first; then another pool is put in, and it alone is trained.
 
-    With pooling "mean", the control, stage one goes on for as many epochs: what it trained is trained.
+    With pooling "mean", the control, stage one goes on for as many epochs: what it trained is
+    trained.
     """
     s, network = job.settings, job.network
     first = s.epochs if s.head == "new" else 0

@@ -10,7 +10,8 @@ from uotpool_experiments.tasks.mil.dropout import LEVELS
 from uotpool_experiments.tasks.spec import Options, RunSpec
 
 WIDTHS = (256, 128, 64)
-# Under "fair" every pooling is tuned over the same four configurations. The first one is the paper's.
+# Under "fair" every pooling is tuned over the same four configurations. The first one is the
+# paper's.
 GRID: tuple[dict[str, float], ...] = tuple(
     {"lr": lr, "weight_decay": decay} for lr, decay in ((5e-4, 5e-3), (2e-3, 5e-3), (5e-3, 5e-3), (2e-3, 1e-4))
 )

@@ -23,8 +23,9 @@ from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
 bce = nn.functional.binary_cross_entropy_with_logits
 
-# Under "fair", standardised features stay within this. A feature that hardly varies in the training bags has
-# values of thousands of standard deviations elsewhere, and a few of those would decide the result.
+# Under "fair", standardised features stay within this. A feature that hardly varies in the training
+# bags has values of thousands of standard deviations elsewhere, and a few of those would decide the
+# result.
 CLIP = 10.0
 
 
@@ -98,8 +99,9 @@ def run(spec: RunSpec, report: Report) -> Result:
         "configuration": best.config,
         "epoch": best.epoch,
         "validation_loss": best.validation_loss if math.isfinite(best.validation_loss) else None,
-        # The accuracy on the validation bags at the last epoch. Under "paper" those are the test fold, and
-        # what the reported accuracy has above this comes from choosing the epoch by the test fold.
+        # The accuracy on the validation bags at the last epoch. Under "paper" those are the test
+        # fold, and what the reported accuracy has above this comes from choosing the epoch by the
+        # test fold.
         "last_accuracy": (best.curves["validation_accuracy"] or [None])[-1],
         "diverged": sum(bool(c["diverged"]) for c in fitted.curves),
         "split": fitted.parts.packed(fitted.bags),
