@@ -8,14 +8,8 @@ import torch
 from torch import Tensor
 from uotpool_experiments.datasets import Bags, load_bags, status
 from uotpool_experiments.figures.timing import Call
-from uotpool_experiments.tasks.mil.task import (
-    GRID,
-    BagClassifier,
-    Settings,
-    make_model,
-    make_optimizer,
-    train_epoch,
-)
+from uotpool_experiments.tasks.mil.settings import GRID, Settings
+from uotpool_experiments.tasks.mil.training import BagClassifier, make_model, make_optimizer, train_epoch
 from uotpool_experiments.tasks.spec import RunSpec
 
 from bench.report import COST, Case, Row, cost

@@ -69,8 +69,8 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
 
 
 def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
-    from uotpool_experiments.runs.sweep import UOTP
     from uotpool_experiments.tables import manifest as listed
+    from uotpool_experiments.tasks.poolings import UOTP
 
     monkeypatch.chdir(ROOT)
     listings = listed.committed()

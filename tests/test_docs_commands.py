@@ -16,6 +16,7 @@ from examples.studies.__main__ import STUDIES
 from uotpool.cli import make_parser
 
 pytest.importorskip("rich")
+from uotpool_experiments import tasks
 from uotpool_experiments.runs import sweep
 
 ROOT = Path(__file__).parent.parent
@@ -69,13 +70,14 @@ def check_uotpool(words, page):
         assert sweep.read(ROOT / args.file)
     elif args.command == "run":
         assert sweep.pooling_names(args.task, args.pooling)
-        module = sweep.task_module(args.task)
-        short = {n: getattr(args, n) for n in ("backbone", "arch", "recipe", "epochs")}
+        task = tasks.load(args.task)
+        own = [name for each in tasks.TASKS for name in tasks.load(each).short_options]
+        short = {n: getattr(args, n) for n in (*own, "epochs")}
         given = dict(args.set) | {n: value for n, value in short.items() if value is not None}
         for pooling in sweep.pooling_names(args.task, args.pooling):
-            module.clean_settings(pooling, given)
+            task.clean_settings(pooling, given)
         for dataset in args.dataset or ():
-            module.check_dataset(dataset)
+            task.check_dataset(dataset)
 
 
 def check_module(words, page):

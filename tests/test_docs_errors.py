@@ -112,7 +112,7 @@ def test_the_message_is_real(title, monkeypatch, capsys, tmp_path):
 def test_what_is_said_of_failed_runs():
     source = "".join(
         (ROOT / "experiments/src/uotpool_experiments" / name).read_text()
-        for name in ("runs/executors.py", "cli/execute.py")
+        for name in ("runs/executors/local.py", "cli/execute.py")
     )
     for message in (
         "runs failed; the same command tries them again",

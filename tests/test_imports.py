@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import torch
 
 import uotpool
+from tests.import_rules import Rules, check_finds, sources
 from uotpool.backends import available
 from uotpool.solvers import SOLVERS
 
@@ -125,60 +123,13 @@ ALLOWED["cli"] = set(ALLOWED)
 ALLOWED["__main__"] = {"cli"}
 
 
-def unit(module: str) -> str:
-    """The entry of ALLOWED for a dotted name below uotpool; "" is the package itself."""
-    parts = module.split(".")
-    for n in range(len(parts), 0, -1):
-        if ".".join(parts[:n]) in ALLOWED:
-            return ".".join(parts[:n])
-    return module or "__init__"
-
-
-def module_name(path: str) -> str:
-    """`solvers/weights.py` is `solvers.weights`, `nn/__init__.py` is `nn`; the package itself is `__init__`."""
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def imported(text: str, package: list[str], modules: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, dotted name below uotpool) of each import of the package's own modules, wherever it stands."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names = [alias.name.split(".") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            start = package[: len(package) + 1 - node.level] if node.level else []
-            base = start + (node.module.split(".") if node.module else [])
-            names = [[*base, alias.name] for alias in node.names]
-            names = [name if ".".join(name[1:]) in modules else base for name in names]
-        else:
-            continue
-        yield from ((node.lineno, ".".join(name[1:])) for name in names if name[0] == "uotpool")
-
-
-def violations(files: dict[str, str]) -> list[str]:
-    """What points the wrong way in a package of these files (path below uotpool: text)."""
-    found = []
-    modules = {module_name(path) for path in files}
-    for path, text in files.items():
-        here = unit(module_name(path))
-        if here not in ALLOWED:
-            found.append(f"{path}: a module that ALLOWED does not know; give it a place there")
-            continue
-        for line, target in imported(text, ["uotpool", *path.split("/")[:-1]], modules):
-            if unit(target) not in ALLOWED[here]:
-                what = f"uotpool.{target}" if target else "uotpool"
-                found.append(f"{path}:{line} imports {what}; {here} may import {sorted(ALLOWED[here])}")
-    return found
-
-
-def source() -> dict[str, str]:
-    root = Path(uotpool.__file__).parent
-    return {p.relative_to(root).as_posix(): p.read_text() for p in sorted(root.rglob("*.py"))}
+RULES = Rules("uotpool", ALLOWED)
 
 
 def test_imports_point_one_way():
-    files = source()
+    files = sources(uotpool)
     assert {"problem.py", "sets/base.py", "nn/pooling.py", "pyg.py"} <= set(files)
-    assert violations(files) == []
+    assert RULES.violations(files) == []
 
 
 @pytest.mark.parametrize(
@@ -207,13 +158,9 @@ def test_imports_point_one_way():
     ],
 )
 def test_a_wrong_import_is_found_and_named(file, line, target):
-    files = source()
-    files[file] += f"\n{line}\n"
-    (message,) = violations(files)
-    assert message.startswith(f"{file}:")
-    assert f" imports {target};" in message
+    check_finds(RULES, sources(uotpool), file, line, target)
 
 
 def test_an_unknown_module_is_named():
-    (message,) = violations({"extra.py": ""})
+    (message,) = RULES.violations({"extra.py": ""})
     assert message.startswith("extra.py: ")

@@ -32,7 +32,7 @@ from uotpool_experiments.runs import export
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
-from experiments.tests.data import helpers as files
+from experiments.tests.datasets import helpers as files
 from uotpool.cli import main
 
 MOST_MEMORY = 2**30  # bytes above what stood when the cases began

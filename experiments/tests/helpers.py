@@ -6,14 +6,19 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uotpool_experiments.runs import fingerprint as code
-from uotpool_experiments.runs.fingerprint import TASKS
+import pytest
 from uotpool_experiments.runs.rows import Row
-from uotpool_experiments.tasks.spec import Report, Result, RunSpec
+from uotpool_experiments.tasks import TASKS
+from uotpool_experiments.tasks import fingerprint as code
+from uotpool_experiments.tasks.base import Task
+from uotpool_experiments.tasks.protocols import FOLDS
+from uotpool_experiments.tasks.spec import Options, Report, Result, RunSpec
+
+from uotpool.cli import main
 
 FACTS = {"versions": "{}", "machine": "here", "commit_id": "abc"}
 
@@ -21,6 +26,19 @@ FACTS = {"versions": "{}", "machine": "here", "commit_id": "abc"}
 def mil_spec(settings: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
     choices = {"task": "mil", "dataset": "digits", "pooling": "mean", "protocol": "fair", "fold": 0, "seed": 0}
     return RunSpec.make({"epochs": 2} if settings is None else settings, **(choices | changes))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def call(capsys, *argv):
+    """(exit code, stdout, stderr)"""
+    with pytest.raises(SystemExit) as exit:
+        main([str(word) for word in argv])
+    out, err = capsys.readouterr()
+    return exit.value.code, out, err
 
 
 def quiet(done: int, total: int) -> None:
@@ -99,6 +117,12 @@ class Toy(RunSpec):
     """A run of `run` below; what it does is in its settings."""
 
 
+@dataclass(frozen=True)
+class ToySettings(Options):
+    do: str = "succeed"
+    pool: dict[str, Any] = field(default_factory=dict)
+
+
 def toy(do: str, fold: int = 0, **settings: Any) -> Toy:
     made = RunSpec.make(
         {"do": do} | settings, task="toy", dataset="none", pooling="mean", protocol="fair", fold=fold, seed=0
@@ -106,8 +130,31 @@ def toy(do: str, fold: int = 0, **settings: Any) -> Toy:
     return Toy(**made.as_dict())
 
 
+class ToyTask(Task):
+    title, default_dataset, optimism = "A toy", "none", "a toy is never optimistic"
+    settings = ToySettings
+
+    def poolings(self) -> list[str]:
+        return ["mean"]
+
+    def check_dataset(self, name: str) -> None:
+        assert name == "none"
+
+    def prepare(self, dataset: str) -> None:
+        assert dataset == "none"
+
+    def check_settings(self, pooling: str, settings: Any) -> None:
+        assert pooling == "mean"
+
+    def folds(self, protocol: str, options: Any) -> int:
+        return FOLDS
+
+    def run(self, spec: RunSpec, report: Report) -> Result:
+        return run(spec, report)
+
+
 def run(spec: RunSpec, report: Report) -> Result:
-    match spec.options["do"]:
+    match spec.options.get("do", "succeed"):
         case "succeed":
             report(1, 2)
             report(2, 2)
@@ -120,7 +167,7 @@ def run(spec: RunSpec, report: Report) -> Result:
             time.sleep(600)
         case "cut":  # be killed in the middle of a message: its length is there, its end is not
             _cut_message()
-    return Result({"accuracy": 1.0}, details={"pid": os.getpid()})
+    return Result({"accuracy": 1.0, "majority": 0.5}, details={"pid": os.getpid()})
 
 
 def _cut_message() -> None:
@@ -137,5 +184,5 @@ def _path_of(module: str, find: Any = code._path) -> Path | None:
 
 
 code._path = _path_of
-TASKS["toy"] = "uotpool_experiments.toy"
+TASKS["toy"] = "uotpool_experiments.toy:ToyTask"
 sys.modules["uotpool_experiments.toy"] = sys.modules[__name__]

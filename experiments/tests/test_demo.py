@@ -12,7 +12,7 @@ from uotpool_experiments.cli import demo
 from uotpool_experiments.datasets import digits
 from uotpool_experiments.figures import bag_plans
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tasks.mil import task as mil
+from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import RunSpec
 
 from uotpool.cli import main
@@ -65,7 +65,7 @@ def test_plan_of_a_bag_is_that_of_the_bag_alone():
     spec = RunSpec.make(
         {"epochs": 1}, task="mil", dataset="digits", pooling="uotp-badmm-e", protocol="fair", fold=0, seed=0
     )
-    found = mil.fit(spec, lambda done, total: None)
+    found = training.fit(spec, lambda done, total: None)
     shares, chances, divergence = bag_plans._plans(found)
     share, chance = shares[3], chances[3]
     alone = found.test.subset([3])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
-from uotpool_experiments import toml_file
+from uotpool_experiments import csv_cells, toml_file
 from uotpool_experiments.cli import arguments
 from uotpool_experiments.cli.table import read_rows
 from uotpool_experiments.datasets import DatasetRefusedError, digests
@@ -25,12 +25,11 @@ from uotpool_experiments.datasets.graphs import read as read_graphs
 from uotpool_experiments.datasets.mil import read_csv, read_mat
 from uotpool_experiments.runs import export, sweep
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tables import cells
 from uotpool_experiments.tables.table import Table
 from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests import kills
-from experiments.tests.data import helpers as files
+from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, mil_spec
 from uotpool.cli import OF_EXPERIMENTS, main, make_parser
 from uotpool.plaintext import visible
@@ -346,12 +345,12 @@ def test_a_formula_is_text_in_a_spreadsheet(formula):
     for cell in (head[1], line[0]):
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d"))
     assert line[1] == "-0.5"
-    assert cells.stored(cells.safe(formula)) == visible(formula)
+    assert csv_cells.stored(csv_cells.safe(formula)) == visible(formula)
 
 
 @pytest.mark.parametrize("number", ["-0.5", "+1.05 (0.48)", "-1e-05", "-0.12 ▼", "+0.00", "1.5 ± 2 [5]"])
 def test_numbers_stay_numbers(number):
-    assert cells.safe(number) == number
+    assert csv_cells.safe(number) == number
 
 
 def test_an_export_is_safe_and_comes_back(path, capsys):

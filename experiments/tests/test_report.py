@@ -16,11 +16,11 @@ from uotpool_experiments.report import collect, pictures_in, write
 from uotpool_experiments.report.content import Picture, missing
 from uotpool_experiments.report.page import render, sort_key
 from uotpool_experiments.runs import export
-from uotpool_experiments.runs.fingerprint import fingerprint
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tables import manifest as listed
 from uotpool_experiments.tables.kinds import accuracy_table, select
+from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests.helpers import FACTS, row, table_of_runs

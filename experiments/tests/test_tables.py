@@ -10,7 +10,6 @@ import re
 import pytest
 from uotpool_experiments.analysis import published_results as paper
 from uotpool_experiments.runs import export
-from uotpool_experiments.runs.fingerprint import fingerprint
 from uotpool_experiments.tables.kinds import (
     MixedCodeError,
     accuracy_table,
@@ -22,6 +21,7 @@ from uotpool_experiments.tables.kinds import (
 from uotpool_experiments.tables.settings import settings_table
 from uotpool_experiments.tables.swap import swap_table
 from uotpool_experiments.tables.table import FORMATS, Table
+from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import Result, canonical
 
 from experiments.tests.helpers import FACTS, mil_spec, row, table_of_runs

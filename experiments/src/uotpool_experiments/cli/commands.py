@@ -18,8 +18,8 @@ from uotpool_experiments.cli.execute import add_execution, execute
 from uotpool_experiments.cli.summaries import SUMMARIES
 from uotpool_experiments.cli.table import add_source, is_csv, read_rows, source
 from uotpool_experiments.runs import export, sweep
-from uotpool_experiments.runs.fingerprint import TASKS
 from uotpool_experiments.runs.store import Store
+from uotpool_experiments.tasks import TASKS, load
 from uotpool_experiments.tasks.protocols import PROTOCOLS
 
 
@@ -51,11 +51,9 @@ def add_parsers(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="a setting of the task, as JSON",
     )
-    run.add_argument(
-        "--backbone", default=None, help="of task graph: adgcl (default) or gin, learned with labels"
-    )
-    run.add_argument("--arch", default=None, help="of task image: resnet-tiny (default), resnet18, ...")
-    run.add_argument("--recipe", default=None, help="of task image: scratch (default) or two-stage")
+    for task in TASKS:
+        for name, words in load(task).short_options.items():
+            run.add_argument(f"--{name}", default=None, help=f"of task {task}: {words}")
     run.add_argument("--epochs", type=arguments.positive, default=None, help="the setting of that name")
     add_execution(run)
     run.set_defaults(command_function=_run)
@@ -102,12 +100,12 @@ def add_parsers(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    module = sweep.task_module(args.task)
-    short = {name: getattr(args, name) for name in ("backbone", "arch", "recipe", "epochs")}
+    own = [name for task in TASKS for name in load(task).short_options]
+    short = {name: getattr(args, name) for name in (*own, "epochs")}
     settings = dict(args.set) | {name: value for name, value in short.items() if value is not None}
     specs = sweep.expand(
         args.task,
-        args.dataset or [module.EMBEDDED],
+        args.dataset or [load(args.task).default_dataset],
         args.pooling,
         args.protocol,
         args.seeds,

@@ -21,10 +21,11 @@ from uotpool_experiments.cli.table import read_rows
 from uotpool_experiments.report import collect, pictures_in, write
 from uotpool_experiments.runs import sweep
 from uotpool_experiments.tables.kinds import select
-from uotpool_experiments.tasks.mil.task import EMBEDDED
+from uotpool_experiments.tasks.mil.task import MultiInstance
+from uotpool_experiments.tasks.poolings import UOTP
 from uotpool_experiments.tasks.spec import RunSpec
 
-POOLINGS = ("mean", "max", "attention", "mixed", *sweep.UOTP)
+POOLINGS = ("mean", "max", "attention", "mixed", *UOTP)
 FIGURE = "bag-plans"
 QUESTION = (
     "Is there a 9 in the bag? 160 bags of handwritten digits, 5 folds, seven poolings; learning rate, weight "
@@ -67,7 +68,7 @@ def _demo(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     console.print(f"{QUESTION} Stop it at any time: the same command goes on.", highlight=False, soft_wrap=True)
     settings = {"epochs": 2} if args.quick else {}
-    specs = sweep.expand("mil", EMBEDDED, POOLINGS, "fair", args.seeds, settings=settings)
+    specs = sweep.expand("mil", MultiInstance.default_dataset, POOLINGS, "fair", args.seeds, settings=settings)
     store = args.output / "runs.sqlite"
     status = execute(
         specs,

@@ -13,12 +13,13 @@ from rich.console import Console
 from uotpool.plaintext import visible
 from uotpool_experiments.cli import arguments
 from uotpool_experiments.cli.table import STORE
-from uotpool_experiments.runs import export, same_code, sweep
-from uotpool_experiments.runs import torchrun as together
-from uotpool_experiments.runs.executors import Executor, LocalExecutor, RayExecutor
+from uotpool_experiments.runs import export, same_code, scheduler
+from uotpool_experiments.runs.executors import Executor, LocalExecutor, RayExecutor, TorchrunExecutor, torchrun
+from uotpool_experiments.runs.plan import make_plan
 from uotpool_experiments.runs.progress import Display
 from uotpool_experiments.runs.store import Store, StoreWriteError
 from uotpool_experiments.tables.kinds import accuracy_table, select
+from uotpool_experiments.tasks import load
 from uotpool_experiments.tasks.spec import RunSpec
 
 INTERRUPTED = 130
@@ -69,10 +70,13 @@ def execute(
     dry: bool = False,
     blocks: Sequence[Sequence[RunSpec]] = (),
 ) -> int:
-    """Do the runs that are not done, or only say which; with an estimate for each of several `blocks` too."""
+    """Do the runs that are not done, or say which those are.
+
+    Of several `blocks` of a sweep file, a dry run also estimates each.
+    """
     console = Console(stderr=True)
-    if together.launched() and not dry and not together.join(specs):
-        together.follow()
+    if torchrun.launched() and not dry and not torchrun.join(specs):
+        torchrun.follow()
         return 0
     if dry:
         store = Store(args.store, readonly=True) if args.store.exists() else Store(":memory:")
@@ -93,29 +97,29 @@ def _execute(
     done = [row for path in args.done for row in export.read(path)]
     like = [row for path in args.like for row in export.read(path)]
     same = same_code.SameCode(entry for path in args.done for entry in same_code.beside(path).entries)
-    plan = sweep.plan(specs, store, done, like, same)
+    plan = make_plan(specs, store, done, like, same)
     console.print(str(plan), highlight=False, soft_wrap=True)
     if dry:
         for i, block in enumerate(blocks if len(blocks) > 1 else []):
-            part = sweep.plan(block, store, done, like, same)
+            part = make_plan(block, store, done, like, same)
             console.print(f"[[runs]] {i + 1}: {part}", highlight=False, soft_wrap=True, markup=False)
         for spec in plan.todo:
             print(visible(str(spec)))
         return 0
     for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
-        sweep.task_module(task).prepare(dataset)
-    outcome = sweep.Outcome()
-    if plan.todo or together.launched():
+        load(task).prepare(dataset)
+    outcome = scheduler.Outcome()
+    if plan.todo or torchrun.launched():
         executor: Executor
-        if together.launched():
-            executor = together.FirstExecutor()
+        if torchrun.launched():
+            executor = TorchrunExecutor()
         elif args.ray:
             executor = RayExecutor(args.ray, args.workers, args.timeout)
             console.print(visible(executor.listens), markup=False, highlight=False, soft_wrap=True)
         else:
             executor = LocalExecutor(args.workers or os.cpu_count() or 1, args.timeout)
         try:
-            outcome = sweep.run(plan.todo, store, executor, Display(console))
+            outcome = scheduler.run(plan.todo, store, executor, Display(console))
         except StoreWriteError as error:
             console.print(str(error), style="bold red", markup=False, highlight=False, soft_wrap=True)
             return 1

@@ -13,7 +13,6 @@ from uotpool_experiments.analysis.statistics import Tests, outcomes, samples, si
 from uotpool_experiments.cli import arguments
 from uotpool_experiments.cli.summaries import SUMMARIES
 from uotpool_experiments.runs import export, same_code, sweep
-from uotpool_experiments.runs.fingerprint import TASKS
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tables.kinds import (
@@ -27,6 +26,8 @@ from uotpool_experiments.tables.kinds import (
 from uotpool_experiments.tables.settings import settings_table
 from uotpool_experiments.tables.swap import swap_table
 from uotpool_experiments.tables.table import FORMATS, Table
+from uotpool_experiments.tasks import TASKS, load
+from uotpool_experiments.tasks.poolings import UOTP
 from uotpool_experiments.tasks.protocols import PROTOCOLS
 from uotpool_experiments.tasks.spec import canonical
 
@@ -197,7 +198,7 @@ def chosen(args: argparse.Namespace, found: Sequence[Row]) -> tuple[list[Row], l
 
 def compared(args: argparse.Namespace) -> list[str]:
     """Of a comparison: the first against the others that are named, or against all."""
-    return sweep.pooling_names(args.task, args.pooling or [sweep.UOTP[0]])
+    return sweep.pooling_names(args.task, args.pooling or [UOTP[0]])
 
 
 def tests(args: argparse.Namespace, found: Sequence[Row]) -> Tests:
@@ -210,19 +211,12 @@ def tests(args: argparse.Namespace, found: Sequence[Row]) -> Tests:
 def _as_stored(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Without what is the default anyway; options of a pooling are as they are given."""
     pool = {name: settings.pop(name) for name in ("pool",) if name in settings}
-    return sweep.clean_settings(task, "mean", settings) | pool
-
-
-# What "paper" does anyway, and "fair" if it is told so.
-IMPLIED: dict[str, dict[str, Any]] = {
-    "mil": {"lr": 5e-4, "weight_decay": 5e-3},
-    "graph": {"transductive": True},
-}
+    return load(task).clean_settings("mean", settings) | pool
 
 
 def same_training(rows: Sequence[Row], fair: dict[str, Any]) -> list[Row]:
     """Fair runs with these settings, and runs under "paper" with those of them that it does not have anyway."""
-    implied = IMPLIED.get(rows[0].spec.task, {})
+    implied = load(rows[0].spec.task).paper_settings
     plain = {name: value for name, value in fair.items() if implied.get(name) != value}
     wanted = {"fair": canonical(fair), "paper": canonical(plain)}
     return [row for row in rows if row.spec.settings == wanted[row.spec.protocol]]

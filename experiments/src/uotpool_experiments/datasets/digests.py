@@ -1,9 +1,9 @@
 """Checksums: of a file, of the texts in a TU archive, and of the graphs that those texts describe.
 
-An archive of the same texts may be compressed in another way, so the texts are hashed and not the archive. The
-same graphs are also written in other ways (order of the edges, spaces, line ends): six of the eight copies that
-the catalogue was made from were written anew from another collection. `graph_digest` is the same for all of
-them; it costs more, and is only asked where the texts differ.
+An archive of the same texts may be compressed in another way, so the texts are hashed and not the
+archive. The same graphs are also written in other ways (order of the edges, spaces, line ends): six
+of the eight copies that the catalogue was made from were written anew from another collection.
+`graph_digest` is the same for all of them; it costs more, and is only asked where the texts differ.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
         if found := find(entry):  # another process was quicker
             return found
         _remove_leftovers(target)
-        # In a folder of its own, so that the name is the target's, which says how to verify it.
+        # The part lies in a folder of its own, as its name, which says how to verify it, must be
+        # the target's.
         part = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part" / target.name
         part.parent.mkdir()
         try:
@@ -104,7 +105,7 @@ def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Of processes that were killed; a young one may be at work, where there are no locks."""
+    """Remove what killed processes left; where there are no locks, a young folder may be in use."""
     for folder in target.parent.glob(f".{target.name}.*.part"):
         if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -113,9 +114,14 @@ def _remove_leftovers(target: Path) -> None:
 def _verify_fetched(part: Path, file: DataFile, folder: Path) -> None:
     try:
         verify(part, file, folder)
-    except DatasetRefusedError as error:  # the file is gone at once, so no advice to delete it
-        reason = str(error).removeprefix(f"{part}: ").partition(" Delete it")[0]
+    except DatasetRefusedError as error:
+        reason = without_advice(error, part)
         raise sources.SourceError(f"what came is not the known data: {reason}") from error
+
+
+def without_advice(error: DatasetRefusedError, part: Path) -> str:
+    """Why a fetched file is refused; the file is gone at once, so that nobody has to delete it."""
+    return str(error).removeprefix(f"{part}: ").partition(" Delete it")[0]
 
 
 def _writable_folder(file: DataFile) -> Path:

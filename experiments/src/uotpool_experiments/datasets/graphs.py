@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from uotpool import checks
-from uotpool_experiments.datasets import archives, catalog, digests, fetch
-from uotpool_experiments.datasets import unpinned as unlisted
+from uotpool_experiments.datasets import archives, catalog, digests, fetch, unpinned
 from uotpool_experiments.datasets.catalog import GraphStatistics
 from uotpool_experiments.datasets.errors import DatasetRefusedError
 
@@ -28,9 +27,11 @@ class Graphs:
 
     Attributes:
         name: of the data set.
-        x: the labels of the nodes, 0 .. num_node_labels - 1, int64, (nodes,); None if the data set has none.
-        edge_index: the two nodes of each edge, int64, (2, edges), numbered over all graphs. Each edge is there
-            in both directions, a self-loop once; sorted by the first node, then the second, so also by graph.
+        x: the labels of the nodes, 0 .. num_node_labels - 1, int64, (nodes,); None if the data set
+            has none.
+        edge_index: the two nodes of each edge, int64, (2, edges), numbered over all graphs. Each
+            edge is there in both directions, a self-loop once; sorted by the first node, then the
+            second, so also by graph.
         ptr: where the nodes of the graphs start and end, int64, (graphs + 1,).
         edge_ptr: the same of the edges, int64, (graphs + 1,).
         y: the labels of the graphs, 0 .. num_classes - 1, int64, (graphs,).
@@ -80,8 +81,8 @@ class Graphs:
         """Features of the nodes, float32, (nodes, d).
 
         Args:
-            kind: "constant", a one for each node, as in the paper; or "labels", the labels of the nodes
-                one-hot, with a column for each label of the whole data set.
+            kind: "constant", a one for each node, as in the paper; or "labels", the labels of the
+                nodes one-hot, with a column for each label of the whole data set.
         """
         checks.one_of("kind", kind, ("constant", "labels"))
         if kind == "constant":
@@ -99,8 +100,8 @@ class Graphs:
         if which.numel() and not 0 <= int(which.min()) <= int(which.max()) < len(self):
             found = f"{int(which.min())} to {int(which.max())}"
             raise ValueError(f"indices: expected numbers of graphs, >= 0 and < {len(self)}, got {found}")
-        # By numpy: torch starts its threads for the least repeat_interleave, which on busy cores takes
-        # milliseconds for what one core does in microseconds.
+        # By numpy: torch starts its threads for the least repeat_interleave, which on busy cores
+        # takes milliseconds for what one core does in microseconds.
         chosen = which.numpy()
         ptr, nodes, moves = cut(self.ptr.numpy(), chosen)
         edge_ptr, edges, _ = cut(self.edge_ptr.numpy(), chosen)
@@ -151,9 +152,10 @@ def load(name: str) -> Graphs:
     """The graphs of a TU data set: its file verified, its texts checked, its statistics those of the catalogue.
 
     Args:
-        name: of a data set of the task "graph" in the catalogue, or of any other of the TU collection. Of the
-            others no checksum is known: a file in the data folder must be listed in SHA256SUMS there; one that
-            is fetched is taken as it comes, with a warning, and listed for the next time.
+        name: of a data set of the task "graph" in the catalogue, or of any other of the TU
+            collection. Of the others no checksum is known: a file in the data folder must be listed
+            in SHA256SUMS there; one that is fetched is taken as it comes, with a warning, and
+            listed for the next time.
 
     Raises:
         DatasetMissingError: it is not there and cannot be fetched.
@@ -173,7 +175,7 @@ def locate(name: str) -> Path:
     """The verified file of a data set; fetched if need be."""
     known = catalog.CATALOG.get(name)
     if known is None:
-        return unlisted.locate(name, read)
+        return unpinned.locate(name, read)
     if known.task != "graph":
         names = [entry.name for entry in catalog.CATALOG.values() if entry.task == "graph"]
         checks.fail("name", f"a data set of graphs ({', '.join(names)}, or another TU data set)", name)
@@ -183,11 +185,12 @@ def locate(name: str) -> Path:
 def read(path: Path) -> Graphs:
     """The graphs in the TU archive `NAME.zip`; unlike `load`, whatever they are.
 
-    What is returned depends on the graphs only, not on how the archive writes them: in which order the edges
-    come, or how often. Those of the TU site are reported to list some edges twice (github.com/dmlc/dgl, 2915).
+    What is returned depends on the graphs only, not on how the archive writes them: in which order
+    the edges come, or how often. Those of the TU site are reported to list some edges twice
+    (github.com/dmlc/dgl, 2915).
     """
-    # Not by torch_geometric.io.read_tu_data: it needs the texts unpacked (363 MB of COLLAB), takes about ten
-    # times as long, drops self-loops, and trusts the texts.
+    # Not by torch_geometric.io.read_tu_data: it needs the texts unpacked (363 MB of COLLAB), takes
+    # about ten times as long, drops self-loops, and trusts the texts.
     texts = _numbers(path)
     _, y = np.unique(texts["graph_labels"], return_inverse=True)
     ptr = _node_ptr(path, texts["graph_indicator"], len(y))

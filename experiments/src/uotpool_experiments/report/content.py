@@ -20,6 +20,7 @@ from uotpool_experiments.runs.worker import facts
 from uotpool_experiments.tables import manifest as listed
 from uotpool_experiments.tables.manifest import Entry, Listing
 from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tasks import TASKS
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 
@@ -109,7 +110,7 @@ def _listings(source: Path, stored: bool) -> list[Listing]:
         return listed.by_default(source, read_rows(source), stored)
     if (source / listed.FILE).is_file():
         return [listed.read(source)]
-    folders = [source / task for task in listed.TITLES]
+    folders = [source / task for task in TASKS]
     found = [listed.read(folder) for folder in folders if (folder / listed.FILE).is_file()]
     if not found:
         raise ValueError(f"source: expected a folder with TASK/{listed.FILE}, got {source}, which has none")

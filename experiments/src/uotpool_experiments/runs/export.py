@@ -1,4 +1,4 @@
-"""Runs as a CSV file, a line each: for readers without the store, and for tables from committed results."""
+"""Runs as a CSV file, one line per run: for readers without the store, and for tables of committed results."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from uotpool_experiments.csv_cells import safe, stored
 from uotpool_experiments.runs.rows import CHOICES, COSTS, FACTS, Row, read_json
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tables.cells import safe, stored
 from uotpool_experiments.tasks.spec import RunSpec, canonical
 
-LEFT_OUT = ("split",)  # long, and made again from the seed
+LEFT_OUT = ("split",)  # it is long, and the seed gives it again
 DIGITS = 7
 DIGITS_OF_A_SEED = 19
-COMMIT = 12  # letters that tell it from others
+COMMIT = 12  # letters are enough to tell commits apart
 
 
 def write(rows: Iterable[Row], file: TextIO) -> None:
-    """Choices, fingerprint, cost and origin of each run, its metrics, and its details as `details.NAME`."""
+    """Write choices, fingerprint, cost, origin and metrics of each run, and its details as `details.NAME`."""
     lines = [_line(row) for row in rows]
     known = [*CHOICES, "fingerprint", *COSTS, *FACTS]
     more = sorted(
@@ -36,7 +36,7 @@ def _cell(value: Any) -> Any:
 
 
 def write_epochs(rows: Iterable[Row], store: Store, file: TextIO) -> None:
-    """The accuracies after each epoch, as far as a run kept them: choices, epoch, and what was measured."""
+    """Write choices, epoch and accuracies of each epoch that a run kept."""
     lines = []
     for row in rows:
         choices = {name: value for name, value in row.spec.as_dict().items() if name != "task"}

@@ -21,12 +21,12 @@ from rich.progress import (
 from uotpool.plaintext import visible
 from uotpool_experiments.tasks.spec import RunSpec
 
-EVERY = 60.0  # seconds from line to line, where there is no terminal
+EVERY = 60.0  # seconds between lines, where there is no terminal
 MOST = 20  # failures that are shown
 
 
 class Display:
-    """Bars on stderr; on what is not a terminal, a line a minute at most, and one at the end."""
+    """Bars on stderr; where that is no terminal, at most one line per minute, and one at the end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -83,7 +83,7 @@ class Display:
         self._say()
 
     def _say(self) -> None:
-        """How far it is, if nothing else shows it and it is time."""
+        """Say how far the sweep is, where no bar shows it and the last time is long ago."""
         now = time.monotonic()
         if self._console.is_terminal or (now - self._said < EVERY and self._done < self._total):
             return

@@ -1,4 +1,4 @@
-"""A stored run as it was read: files come from elsewhere or are edited by hand, so nothing is trusted."""
+"""A stored run as it was read. Files come from elsewhere or are edited by hand, so we trust nothing in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uotpool_experiments.tasks.spec import RunSpec, canonical
 CHOICES = tuple(choice.name for choice in fields(RunSpec))
 COSTS = ("seconds", "cpu_seconds", "peak_mib", "parameters")
 FACTS = ("versions", "machine", "commit_id")
-LARGEST = 1e100  # of any number: its square is finite
+LARGEST = 1e100  # the square of every number below is finite
 MOST_SEED = 2**63 - 1  # what SQLite holds
 METRIC = re.compile(r"[A-Za-z]\w*")
 
@@ -63,12 +63,12 @@ class Row:
 
 
 def is_number(value: Any) -> bool:
-    """One that can be computed with: no truth value, not NaN, not beyond what a float holds."""
+    """Whether we can compute with the value: no truth value, no NaN, nothing whose square overflows."""
     return type(value) in (int, float) and abs(value) <= LARGEST
 
 
 def read_json(name: str, text: Any, kind: type) -> Any:
-    """What a column holds as JSON, of this kind."""
+    """The value of a column that holds JSON of this kind."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,7 +1,8 @@
-"""Which versions of the code give the same numbers: a committed list, with a repeated run as evidence for each.
+"""Which versions of the code give the same numbers: a committed list with a repeated run as evidence.
 
-A change of code gives runs another fingerprint even where it changes no number, and tables do not mix
-fingerprints. What this list joins they take as one. It is a TOML file with tables `[[same]]`:
+A change of code gives runs another fingerprint even where it changes no number, and tables do not
+mix fingerprints. They take the versions that this list joins as one. It is a TOML file with tables
+`[[same]]`:
 
     task, pooling   what the fingerprints are of
     old, new        two fingerprints; a = b and b = c make a = c
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from uotpool_experiments import toml_file
-from uotpool_experiments.runs.fingerprint import TASKS
+from uotpool_experiments.tasks import TASKS
 
 NAME = "same_code.toml"
 ROUNDING = 1e-5  # of a metric, relative: what the rounding of a step may do
@@ -91,7 +92,7 @@ class SameCode:
                 self._parent[entry.task, entry.pooling, old] = new
 
     def code(self, task: str, pooling: str, fingerprint: str) -> str:
-        """One fingerprint for all that are the same."""
+        """The fingerprint that stands for all that are the same as this one."""
         while (after := self._parent.get((task, pooling, fingerprint))) is not None:
             fingerprint = after
         return fingerprint
@@ -121,7 +122,7 @@ def read(path: Path) -> SameCode:
 
 
 def beside(store: Path) -> SameCode:
-    """The list for runs in this file: in its folder or the one above it, as results/graph/runs.csv has it."""
+    """The list for the runs in this file: it lies in the folder of the file, or in the one above."""
     for folder in store.resolve().parents[:2]:
         if (folder / NAME).is_file():
             return read(folder / NAME)

@@ -1,7 +1,7 @@
 """The run store: a SQLite file that only the driver writes.
 
-A finished run is committed at once and never repeated; a run that failed is kept with its error and tried
-again. Readers (tables, figures) can look while a sweep goes on: the file is in WAL mode.
+A finished run is committed at once and never repeated; a run that failed is kept with its error and
+tried again. Readers (tables, figures) can look while a sweep goes on: the file is in WAL mode.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE INDEX IF NOT EXISTS by_choice ON runs (task, dataset, protocol, pooling);
 """
-# What was added since, step by step; `user_version` of the file says how many of them it has. Earlier versions
-# of uotpool must be able to go on writing: only columns that may be empty.
-STEPS = ("ALTER TABLE runs ADD COLUMN cpu_seconds REAL",)
-# Not what is in the file is wrong, but the disk, or who may write.
-CANNOT = {
+# What was added to the schema since, in order; `user_version` of a file says how many of them it
+# has. Earlier versions of uotpool must be able to go on writing, so we add only columns that may be
+# empty.
+MIGRATIONS = ("ALTER TABLE runs ADD COLUMN cpu_seconds REAL",)
+# With these the file itself is right: the disk is full, say, or the user may not write.
+DISK_ERRORS = {
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY),
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM),
 }
@@ -75,13 +76,13 @@ class Store:
                 self._db = sqlite3.connect(self.path, timeout=30)
             self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT)
             self._db.execute("PRAGMA trusted_schema=OFF")
-            self._steps = self._version()
+            self._migrations = self._version()
             self._check_schema()
             if not readonly:
                 self._prepare()
 
     def _open_to_read(self) -> sqlite3.Connection:
-        """Also where nothing may be written: a WAL file has a journal beside it, which SQLite would make."""
+        """Open the file also where nothing may be written, not even the journal that SQLite puts beside it."""
         where = f"file:{quote(str(self.path))}?mode=ro"
         opened = sqlite3.connect(where, uri=True, timeout=30)
         try:
@@ -101,16 +102,16 @@ class Store:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What SQLite says of a file in words of this project."""
+        """Say what SQLite says of the file in words of this project."""
         try:
             yield
         except sqlite3.Error as error:
-            if not self._readonly and getattr(error, "sqlite_errorcode", 0) & 0xFF in CANNOT:
+            if not self._readonly and getattr(error, "sqlite_errorcode", 0) & 0xFF in DISK_ERRORS:
                 raise self._cannot_write(error) from error
             raise ValueError(f"store: expected a run store of uotpool, got {self.path}: {error}") from error
 
     def _check_schema(self) -> None:
-        """Nothing that computes: a file from elsewhere may have views, triggers and columns without an end."""
+        """Refuse views, triggers and computed columns: those of a foreign file may compute without an end."""
         computed = self._db.execute("SELECT name FROM sqlite_master WHERE coalesce(rootpage, 0) = 0").fetchall()
         columns = self._db.execute("SELECT name FROM pragma_table_xinfo('runs') WHERE hidden != 0").fetchall()
         if found := [name for (name,) in computed + columns]:
@@ -121,25 +122,25 @@ class Store:
 
     def _version(self) -> int:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if not 0 <= version <= len(STEPS):
+        if not 0 <= version <= len(MIGRATIONS):
             raise ValueError(
-                f"store: expected one of version 0 to {len(STEPS)}, got {self.path} of version {version}, "
+                f"store: expected one of version 0 to {len(MIGRATIONS)}, got {self.path} of version {version}, "
                 "written by a newer uotpool: use that one, or another --store"
             )
         return version
 
     def _prepare(self) -> None:
-        """Make the tables, and what an older file lacks."""
+        """Make the tables, and add what an older file lacks."""
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")  # a finished run survives a crash of the machine too
         self._db.executescript(SCHEMA)
-        if self._steps < len(STEPS):
+        if self._migrations < len(MIGRATIONS):
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
-                for step in STEPS[self._version() :]:  # asked again: another process may have done it just now
-                    self._db.execute(step)
-                self._db.execute(f"PRAGMA user_version = {len(STEPS)}")
-            self._steps = len(STEPS)
+                for migration in MIGRATIONS[self._version() :]:  # another process may have done some just now
+                    self._db.execute(migration)
+                self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            self._migrations = len(MIGRATIONS)
 
     def _cannot_write(self, error: sqlite3.Error) -> StoreWriteError:
         return StoreWriteError(
@@ -152,7 +153,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Only one process at a time: two sweeps at once would run the same runs."""
+        """Lock the store: two sweeps at once would do the same runs."""
         with self.path.with_name(self.path.name + ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,7 +163,7 @@ class Store:
             yield
 
     def finished(self, keys: Iterable[str]) -> set[str]:
-        """Those of the keys that are done."""
+        """The keys whose runs are done."""
         with self._refusing():
             done = {key for (key,) in self._db.execute("SELECT key FROM runs WHERE status = 'done'")}
         return done.intersection(keys)
@@ -218,7 +219,7 @@ class Store:
             raise ValueError(f"where: expected columns among {known}, got {sorted(where)}")
         columns = "task, dataset, pooling, protocol, fold, seed, settings, fingerprint, status, attempts, error"
         costs = "seconds, cpu_seconds, peak_mib, parameters"
-        if not self._steps:  # an old file, opened for reading
+        if not self._migrations:  # an old file, opened for reading
             costs = costs.replace("cpu_seconds", "NULL")
         query = f"SELECT {columns}, {costs}, metrics, details, {', '.join(FACTS)} FROM runs WHERE status = ?"
         query += "".join(f" AND {name} = ?" for name in where)
@@ -236,12 +237,12 @@ class Store:
         return rows
 
     def _bytes(self) -> float:
-        """Of the file with its journal."""
+        """The size of the file with its journal."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists()) or math.inf  # or it is in memory
 
     def epochs(self, key: str) -> list[dict[str, float]]:
-        """What a finished run kept of its epochs; for "mil" a dictionary of curves for each configuration."""
+        """What a finished run kept of its epochs; each task decides what that is."""
         with self._refusing():
             found = self._db.execute("SELECT epochs FROM runs WHERE key = ?", [key]).fetchone()
         epochs: list[dict[str, float]] = read_json("epochs", found[0], list) if found and found[0] else []

@@ -1,52 +1,45 @@
-"""One run from its spec, in whatever process: measured, seeded by its task, with its versions."""
+"""One run from its spec, in whatever process: what it gives, what it costs, and where it ran."""
 
 from __future__ import annotations
 
-import importlib
 import platform
 import subprocess
 import time
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
 import uotpool
-from uotpool_experiments.runs.fingerprint import TASKS
+from uotpool_experiments.tasks import load
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec, canonical
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric", "transformers")
 
 
 def execute(spec: RunSpec, report: Report) -> Result:
-    """Run it, with one thread: workers share the machine, and a run must not depend on their number."""
+    """Do the run with one thread: workers share the machine, and no result may depend on their number."""
     torch.set_num_threads(1)
     task = load(spec.task)
     reset_peak()
     start = time.perf_counter()
-    result: Result = task.run(spec, report)
+    result = task.run(spec, report)
     result.seconds = time.perf_counter() - start
     result.peak_mib = peak_mib()
     return result
 
 
-def load(task: str) -> ModuleType:
-    """The module of the task."""
-    return importlib.import_module(TASKS[task])
-
-
 def reset_peak() -> None:
-    """Let the peak count from now on: then it is what is used now."""
+    """Let the peak of memory count from now on."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux, or not allowed: then the peak is that of the worker's life
+    except OSError:  # not Linux, or not allowed: then the peak is that of the process
         return
 
 
 def peak_mib() -> float:
-    """Most memory of this process since `reset_peak`, in MiB; 0 where it cannot be known."""
+    """The most memory that this process used since `reset_peak`, in MiB; 0 where the system does not say."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -70,7 +63,7 @@ def facts() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of the source tree this package runs from; empty for an installed one."""
+    """The commit of the source tree that this package runs from; empty for an installed package."""
     root = Path(uotpool.__file__).parents[2]
     if not (root / ".git").exists():
         return ""
@@ -80,7 +73,7 @@ def _commit() -> str:
         return done.stdout.strip()
 
     try:
-        # Without locks: many workers ask, and none may be in the way of somebody who commits.
+        # Without locks: many workers ask, and none may hinder somebody who commits.
         changed = git("--no-optional-locks", "status", "--porcelain")
         return git("rev-parse", "HEAD") + ("+dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):

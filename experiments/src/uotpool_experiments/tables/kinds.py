@@ -12,19 +12,13 @@ from uotpool_experiments.analysis import published_results as paper
 from uotpool_experiments.analysis.ranking import ranking
 from uotpool_experiments.analysis.statistics import Sample, common, outcomes, samples, sign, together
 from uotpool_experiments.runs import same_code
-from uotpool_experiments.runs.fingerprint import fingerprint
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.same_code import SameCode
 from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tasks import load
+from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.protocols import PROTOCOLS
 
-# What must be said of numbers under "paper", by task.
-OPTIMISTIC = {
-    "mil": "paper protocol: the epoch is chosen by the test loss, so its numbers are optimistic",
-    "image": "paper protocol: the epoch with the best test accuracy, so its numbers are optimistic",
-    "graph": "paper protocol: the mean of 10 folds at one epoch, chosen by validation graphs that are test "
-    "graphs of other folds, so its numbers are optimistic",
-}
 # The last two are of the hold-out and of the plan of a UOT pooling.
 METRICS = ("accuracy", "balanced_accuracy", "top5", "auc", "loss", "validation_loss", "divergence")
 Samples = dict[tuple[str, str], Sample]  # by pooling and data set
@@ -51,7 +45,7 @@ def with_settings(rows: Sequence[Row]) -> str:
 
 
 def optimistic(rows: Sequence[Row]) -> str:
-    return OPTIMISTIC.get(rows[0].spec.task, "paper protocol: optimistic")
+    return load(rows[0].spec.task).optimism
 
 
 class MixedCodeError(ValueError):
@@ -159,7 +153,7 @@ def accuracy_table(
     unit = "" if metric in PLAIN else ", per cent"
     runs = sorted({(len(s), s.seeds) for s in found.values()})
     brackets = ", in brackets where they are fewer than others'" if len(runs) > 1 else ""
-    alone = rows[0].spec.task == "image" or (rows[0].spec.task == "graph" and protocol == "paper")
+    alone = all(load(row.spec.task).stands_alone(row.spec) for row in rows if row.spec.protocol == protocol)
     over = "seeds" if alone else "folds and seeds"
     whose = "" if own_runs else " that all poolings of the table have"
     table.notes.append(
@@ -260,7 +254,7 @@ def optimism_table(rows: Sequence[Row], metric: str = "accuracy") -> Table:
     Of graphs under "paper" a run is the mean of all folds, so seeds are compared.
     """
     by_protocol = {p: samples([row for row in rows if row.spec.protocol == p], metric) for p in PROTOCOLS}
-    by_seed = any(row.spec.task == "graph" for row in rows)
+    by_seed = any(load(row.spec.task).stands_alone(row.spec) for row in rows)
     gaps = {
         key: _gap(ours, by_protocol["fair"].get(key), by_seed) for key, ours in by_protocol["paper"].items()
     }

@@ -21,23 +21,16 @@ from uotpool_experiments.analysis.ranking import Ranking, ranking
 from uotpool_experiments.analysis.statistics import Sample, samples, together
 from uotpool_experiments.cli import table as table_command
 from uotpool_experiments.runs import same_code
-from uotpool_experiments.runs.fingerprint import TASKS
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.kinds import select
 from uotpool_experiments.tables.swap import BEFORE
 from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tasks import TASKS, load
 from uotpool_experiments.tasks.spec import canonical
 
 FILE, RUNS = "tables.toml", "runs.csv"
 FOLDER = "UOTPOOL_RESULTS"  # environment variable: where TASK/runs.csv is; default: ./results
-TITLES = {
-    "mil": "Sets: multi-instance learning",
-    "graph": "Graphs: classification",
-    "image": "Images: classification",
-}
 KEYS = {"title", "about", "ranking", "table"}
-# Settings that not every pooling has.
-OF_THE_POOLING = {"pool", "pool_lr", "pool_decay", "alpha0_of_spread"}
 TABLE_KEYS = {"name", "about", "arguments", "shown"}
 
 
@@ -116,7 +109,7 @@ def read(folder: Path) -> Listing:
     ranked = tuple(shlex.split(_text(path, given, "ranking"))) if "ranking" in given else None
     store = folder / RUNS
     rows = [row for row in table_command.read_rows(store) if row.spec.task == task]
-    given = {"title": TITLES[task], "about": ""} | given
+    given = {"title": load(task).title, "about": ""} | given
     return Listing(task, store, rows, _text(path, given, "title"), _text(path, given, "about"), ranked, entries)
 
 
@@ -182,7 +175,7 @@ def by_default(store: Path, rows: Sequence[Row], stored: bool = False) -> list[L
         own, _ = select(rows, task, stored=old, settings=None, same=same)
         if own:
             ranked, entries = _fitting(own)
-            listing = Listing(task, store, own, TITLES[task], ranked=ranked, entries=entries, stored=stored)
+            listing = Listing(task, store, own, load(task).title, ranked=ranked, entries=entries, stored=stored)
             found.append(listing)
     return found
 
@@ -198,7 +191,7 @@ def _fitting(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[Entry]]:
     for i, (protocol, text) in enumerate(cases):
         settings = json.loads(text)
         own = [row for row in rows if (row.spec.protocol, row.spec.settings) == (protocol, text)]
-        if OF_THE_POOLING & set(settings):
+        if load(own[0].spec.task).pooling_settings & set(settings):
             continue
         words = ["--protocol", protocol]
         for name, value in settings.items():
@@ -219,7 +212,8 @@ def _fitting(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[Entry]]:
     if {("fair", "{}"), ("paper", "{}")} <= set(cases):
         about = "What the paper's protocol shows above the fair one"
         entries.append(Entry("optimism", about, ("--kind", "optimism")))
-    for protocol in dict.fromkeys(p for p, text in cases if OF_THE_POOLING & set(json.loads(text))):
+    of_the_pooling = load(rows[0].spec.task).pooling_settings
+    for protocol in dict.fromkeys(p for p, text in cases if of_the_pooling & set(json.loads(text))):
         more = ("--kind", "settings", "--protocol", protocol)
         entries.append(Entry(f"settings-{protocol}", f"By settings, protocol {protocol}", more, shown=False))
     return ranked, entries

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from uotpool.plaintext import visible
-from uotpool_experiments.tables.cells import safe
+from uotpool_experiments.csv_cells import safe
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {

@@ -13,7 +13,7 @@ from uotpool_experiments.datasets.fetch import cache_folder
 
 
 def folder() -> Path:
-    """UOTPOOL_CHECKPOINTS, else in the user's cache."""
+    """The folder UOTPOOL_CHECKPOINTS, or one in the user's cache."""
     given = os.environ.get("UOTPOOL_CHECKPOINTS")
     found = Path(given).expanduser() if given else cache_folder() / "checkpoints"
     found.mkdir(parents=True, exist_ok=True)
@@ -21,7 +21,7 @@ def folder() -> Path:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """All of it or nothing, also if the machine stops."""
+    """Write all of the state or nothing, even if the machine stops."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
@@ -34,7 +34,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What was written, None if there is none."""
+    """The state that was written, None if there is none."""
     if not path.exists():
         return None
     try:
@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def remove(key: str) -> None:
-    """The states of a run that is finished."""
+    """Remove the states of a finished run."""
     for pattern in (f"{key}.*.pt", f".{key}.*.part"):
         for path in folder().glob(pattern):
             path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """Which bags (or graphs, or images) train a model, which choose it, which test it.
 
-`fair`: stratified outer folds; of the training part a stratified hold-out makes every choice (configuration,
-epoch); scalers see training data only; the test fold is looked at once. `paper`: as the authors' code for
-multi-instance learning does it: the same outer folds, scalers on all data, the epoch with the least *test*
-loss. Its numbers are optimistic, and every table says so.
+`fair`: stratified outer folds; of the training part a stratified hold-out makes every choice
+(configuration, epoch); scalers see training data only; the test fold is looked at once. `paper`: as
+the authors' code for multi-instance learning does it: the same outer folds, scalers on all data,
+the epoch with the least *test* loss. Its numbers are optimistic, and every table says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Indices of the outer fold."""
+    """The indices of one outer fold."""
 
     train: Indices
     validation: Indices  # what makes the choices; the test fold itself under "paper"
@@ -32,12 +32,12 @@ class Split:
     scaling: Indices  # what the scaler sees
 
     def packed(self, size: int) -> dict[str, str]:
-        """For the store: a bit for each sample, in base64."""
+        """The split for the store: one bit per sample, in base64."""
         return {name: _pack(getattr(self, name), size) for name in ("train", "validation", "test")}
 
 
 def split(y: npt.ArrayLike, protocol: str, fold: int, seed: int, folds: int = FOLDS) -> Split:
-    """The outer fold `fold` of the seed, from the labels alone."""
+    """The outer fold `fold` of the seed, made from the labels alone."""
     labels = np.asarray(y)
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol: expected one of {PROTOCOLS}, got {protocol!r}")

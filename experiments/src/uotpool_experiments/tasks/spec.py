@@ -12,7 +12,7 @@ Report = Callable[[int, int], None]  # (epochs done, epochs in all)
 
 
 def canonical(value: Any) -> str:
-    """JSON with one spelling for equal values: sorted names, and 10 for 10.0."""
+    """JSON in which equal values have one spelling: names are sorted, and 10.0 is 10."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: one outer fold of one seed. `settings` holds what differs from the task's defaults."""
+    """One run: one outer fold of one seed. `settings` holds what differs from the defaults of the task."""
 
     task: str
     dataset: str
@@ -52,7 +52,7 @@ class RunSpec:
         return asdict(self)
 
     def key(self, fingerprint: str) -> str:
-        """Name of the run in the store: a hash of the choices and of the code."""
+        """The name of the run in the store: a hash of its choices and of its code."""
         return hashlib.sha256(canonical([self.as_dict(), fingerprint]).encode()).hexdigest()[:32]
 
     def __str__(self) -> str:
@@ -62,7 +62,10 @@ class RunSpec:
 
 
 class Options:
-    """Of a dataclass of settings: made from what a run says, and back to what differs from the defaults."""
+    """Mixin for settings dataclasses: builds one from a run's options.
+
+    `differing` returns only the options that differ from the defaults.
+    """
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -82,7 +85,7 @@ class Options:
 class Result:
     """What a run gives. Everything in it can be written as JSON."""
 
-    metrics: dict[str, float]  # of the test fold
+    metrics: dict[str, float]  # on the test fold
     epochs: list[dict[str, float]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)  # splits, chosen configuration, diagnostics
     parameters: int = 0

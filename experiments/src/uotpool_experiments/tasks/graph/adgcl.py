@@ -129,8 +129,8 @@ def _outer(y: Ints, seed: int, fold: int) -> Split:
 class _PaperJudge:
     """As the authors' code: C = 1, 10 folds; of the rest 20 % for validation; one epoch for all, by validation.
 
-    Unlike there, the folds stay the same from epoch to epoch. Validation graphs of one fold are test graphs of
-    another, so the choice of the epoch has seen them.
+    Unlike there, the folds stay the same from epoch to epoch. Validation graphs of one fold are
+    test graphs of another, so the choice of the epoch has seen them.
     """
 
     def __init__(self, y: Ints, seed: int) -> None:

@@ -95,8 +95,8 @@ class Merged:
 
     Attributes:
         X: (C_0, d), the feature of each first colour.
-        sums: for each layer, from rows of the colours before it to those of the colours after it: what x_i and
-            its neighbours add up to, (C_k+1, C_k).
+        sums: for each layer, from rows of the colours before it to those of the colours after it:
+            what x_i and its neighbours add up to, (C_k+1, C_k).
         counts: for each layer, how many nodes have each colour after it, (C_k+1,).
         final: the final colour of each node, (N,).
         spread: from final colours to nodes, (N, C).
@@ -114,8 +114,9 @@ class Pairs:
     """The edges of a batch merged by the final colours of their ends.
 
     Attributes:
-        ends: from two rows for each final colour, the second right after the first, to a row for each pair: the
-            first row of its first colour and the second row of its second colour, added up, (P, 2 C).
+        ends: from two rows for each final colour, the second right after the first, to a row for
+            each pair: the first row of its first colour and the second row of its second colour,
+            added up, (P, 2 C).
         of_edge: the pair of each edge, (E,).
     """
 
@@ -196,7 +197,8 @@ class Batches:
     Args:
         graphs: the data set.
         kind: of the features, as in `Graphs.features`.
-        merge: whether nodes of one colour share a row. With dropout they must not: each has its own.
+        merge: whether nodes of one colour share a row. With dropout they must not: each has its
+            own.
     """
 
     def __init__(self, graphs: Graphs, kind: str, *, merge: bool = True) -> None:

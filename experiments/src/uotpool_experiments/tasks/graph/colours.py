@@ -1,10 +1,10 @@
 """Nodes that a graph isomorphism network cannot tell apart, so that it computes one row for all of them.
 
-Nodes of one colour have the same embedding. At first a colour is a feature; after each layer it is the colour
-of the node before and the colours of its neighbours, each as often as it occurs (Weisfeiler and Leman 1968).
-A layer without weights of edges therefore needs one row a colour and not one a node. The many leaves around a
-hub of REDDIT-BINARY are one row, and its first layer has as many rows as there are degrees. Nothing is
-approximated: only sums change their order.
+Nodes of one colour have the same embedding. At first a colour is a feature; after each layer it is
+the colour of the node before and the colours of its neighbours, each as often as it occurs
+(Weisfeiler and Leman 1968). A layer without weights of edges therefore needs one row a colour and
+not one a node. The many leaves around a hub of REDDIT-BINARY are one row, and its first layer has
+as many rows as there are degrees. Nothing is approximated: only sums change their order.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Colours:
     Attributes:
         merged: whether nodes share colours; if not, every node has its own.
         of_node: for each level, the colour of each node, (nodes,).
-        sums: for each layer, a sparse (colours after, colours before) matrix: how often each colour occurs
-            among a node and its neighbours. Its rows come from the first node of the colour in the data set, so
-            that they are the same, in the order of their entries too, in every batch.
+        sums: for each layer, a sparse (colours after, colours before) matrix: how often each colour
+            occurs among a node and its neighbours. Its rows come from the first node of the colour
+            in the data set, so that they are the same, in the order of their entries too, in every
+            batch.
     """
 
     def __init__(self, graphs: Graphs, layers: int, *, labels: bool, merged: bool) -> None:
@@ -59,7 +60,8 @@ class Colours:
     def pairs(self) -> Ints:
         """Of each edge of the data set the number of its pair of final colours, (edges,).
 
-        Graphs that are far apart in the data set may count the same pair twice, which only costs a row.
+        Graphs that are far apart in the data set may count the same pair twice, which only costs a
+        row.
         """
         final, index = self.of_node[-1], self._graphs.edge_index.numpy()
         count = np.int64(final.max(initial=0)) + 1
@@ -98,9 +100,10 @@ class Numbering:
 def _refined(before: Ints, neighbours: Ints, ptr: Ints, numbers: np.random.Generator) -> tuple[Ints, Ints]:
     """Colours after a layer, and the first node of each.
 
-    Each colour gets two random numbers, for a node itself and for a neighbour, and nodes are told apart by the
-    sum of these modulo 2^64. Two nodes that differ have the same sum with a probability of some 2^-60; with the
-    three million nodes of the largest data set that is one chance in a hundred thousand for any pair of them.
+    Each colour gets two random numbers, for a node itself and for a neighbour, and nodes are told
+    apart by the sum of these modulo 2^64. Two nodes that differ have the same sum with a
+    probability of some 2^-60; with the three million nodes of the largest data set that is one
+    chance in a hundred thousand for any pair of them.
     """
     own, other = numbers.integers(0, 2**64, size=(2, int(before.max(initial=0)) + 1), dtype=np.uint64)
     sums = np.concatenate([np.zeros(1, np.uint64), other[before][neighbours].cumsum(dtype=np.uint64)])

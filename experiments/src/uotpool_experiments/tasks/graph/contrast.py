@@ -45,7 +45,8 @@ class ViewLearner(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         H = self.gin.merged(batch)
-        # A linear layer of two ends put together is a sum of one of each end: work on nodes, not on edges.
+        # A linear layer of two ends put together is a sum of one of each end: work on nodes, not on
+        # edges.
         first, second = self.ends.weight.split(WIDTH, dim=1)
         bias = torch.cat([self.ends.bias, torch.zeros_like(self.ends.bias)])
         both = nn.functional.linear(H, torch.cat([first, second]), bias)  # of each row: as first end, as second

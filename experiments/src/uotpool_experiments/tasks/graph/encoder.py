@@ -25,7 +25,8 @@ def draw_linear(module: nn.Module) -> None:
 class GIN(nn.Module):
     """Layers h_i <- BN(MLP(h_i + sum_j w_ij h_j)), with a ReLU after all but the last.
 
-    As in AD-GCL (Suresh et al. 2021): the MLPs have two layers, epsilon is fixed at 0, edges have weights.
+    As in AD-GCL (Suresh et al. 2021): the MLPs have two layers, epsilon is fixed at 0, edges have
+    weights.
 
     Args:
         in_dim: number of features of a node.
@@ -96,8 +97,8 @@ def outer_norm(S: Tensor, linear: nn.Linear, norm: Any, counts: Tensor | None) -
 class _Normalised(torch.autograd.Function):
     """Batch normalisation of rows that stand for shares of the batch: Z = (Y - mean) / deviation, then w Z + b.
 
-    The gradient of the loss by row i, dH_i, is that of all nodes that it stands for, so with the share s_i
-    dY_i = w / deviation (dH_i - s_i (sum_j dH_j + Z_i sum_j Z_j dH_j)).
+    The gradient of the loss by row i, dH_i, is that of all nodes that it stands for, so with the
+    share s_i dY_i = w / deviation (dH_i - s_i (sum_j dH_j + Z_i sum_j Z_j dH_j)).
     """
 
     @staticmethod
@@ -135,5 +136,6 @@ class GraphEncoder(nn.Module):
         H = self.gin(batch, weight)
         if not self.pool.needs_edges:
             return self.pool(H, ptr=batch.ptr)
-        # The message of an edge goes from its second node to its first; PyG's layers have it the other way.
+        # The message of an edge goes from its second node to its first; PyG's layers have it the
+        # other way.
         return self.pool(H, ptr=batch.ptr, edge_index=batch.edges.index.flip(0), edge_weight=weight)

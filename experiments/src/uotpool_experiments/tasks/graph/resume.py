@@ -1,4 +1,4 @@
-"""The state of a long run in a file, so that a process that is killed loses a minute and not a day."""
+"""Keeps the state of a long run in a file, so that a killed process loses a minute and not a day."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from uotpool_experiments.runs.fingerprint import fingerprint
 from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import RunSpec
 
 SECONDS = 60.0  # between two states; a shorter run writes none
 
 
 class Checkpoint:
-    """The file of a run. Its name has all that decides the numbers: choices, code and version of torch."""
+    """The file of a run. Its name has all that decides the numbers: choices, code and the version of torch."""
 
     def __init__(self, spec: RunSpec) -> None:
         self._key = spec.key(fingerprint(spec.task, spec.pooling))
@@ -26,7 +26,7 @@ class Checkpoint:
         return checkpoints.read(self._path)
 
     def is_due(self) -> bool:
-        """Whether the last state is old."""
+        """Whether it is time for another state."""
         return time.monotonic() - self._last >= SECONDS
 
     def write(self, state: dict[str, Any]) -> None:
@@ -34,5 +34,5 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def remove(self) -> None:
-        """When the run is finished."""
+        """Remove the file: the run is finished."""
         checkpoints.remove(self._key)

@@ -40,8 +40,8 @@ def evaluate(
 ) -> Scored:
     """make_pipeline(StandardScaler(), GridSearchCV(LinearSVC(dual=False), {"C": Cs}, cv=folds)), but exact.
 
-    Stratified folds in the order of `train`; of equal accuracies the first C. A class with fewer than `folds`
-    members in `train` makes the folds as many as it has.
+    Stratified folds in the order of `train`; of equal accuracies the first C. A class with fewer
+    than `folds` members in `train` makes the folds as many as it has.
 
     Args:
         X: (n, d), finite; scaled here by the mean and deviation of the training rows.
@@ -91,7 +91,8 @@ def classify(
 def fit(X: npt.ArrayLike, y: npt.ArrayLike, C: npt.ArrayLike, rows: npt.ArrayLike) -> Floats:
     """argmin 1/2 |w|^2 + 1/2 b^2 + C sum_i max(0, 1 - s_i (w x_i + b))^2, for each problem on its own rows.
 
-    This is LinearSVC(dual=False): the intercept is penalised; more than two classes are one against the rest.
+    This is LinearSVC(dual=False): the intercept is penalised; more than two classes are one against
+    the rest.
 
     Args:
         X: (n, d), finite.
@@ -136,14 +137,16 @@ def _decide(scores: Floats) -> Ints:
 # ---------------------------------------------------------------------------------------------------------
 # Newton's method
 #
-# With z_i = s_i (x_i, 1) all problems have the form  f(w) = 1/2 |w|^2 + C sum_i max(0, 1 - w z_i)^2.  The rows
-# with w z_i < 1 are active, and f is a parabola as long as they are the same ones: a full step between two
-# points with the same active rows ends at the optimum, and nearly all problems end like this.
+# With z_i = s_i (x_i, 1) all problems have the form  f(w) = 1/2 |w|^2 + C sum_i max(0, 1 - w
+# z_i)^2.  The rows with w z_i < 1 are active, and f is a parabola as long as they are the same
+# ones: a full step between two points with the same active rows ends at the optimum, and nearly all
+# problems end like this.
 #
-# The Hessian is I + 2 C G with G = sum of z_i z_i^T over the active rows. That sum is the cost of the method,
-# so it is never made anew: rows that became active are added and rows that ceased to be are subtracted, from
-# the first step to the last, from all of the training rows to those without a fold. The gradient does not
-# come from G, so that rounding there could cost a step but does not move the optimum.
+# The Hessian is I + 2 C G with G = sum of z_i z_i^T over the active rows. That sum is the cost of
+# the method, so it is never made anew: rows that became active are added and rows that ceased to be
+# are subtracted, from the first step to the last, from all of the training rows to those without a
+# fold. The gradient does not come from G, so that rounding there could cost a step but does not
+# move the optimum.
 
 
 @dataclass
@@ -232,7 +235,8 @@ def _activate(at: _Points, active: Mask, Z: Floats) -> Mask:
 def _newton(gram: Floats, C: Floats, gradient: Floats) -> Floats:
     """-(I + 2 C G)^-1 gradient, (B, d + 1)."""
     scale = 1 / (2 * C[:, None, None])
-    # Where columns are huge and dependent I is lost to rounding; what is added for that costs others nothing.
+    # Where columns are huge and dependent I is lost to rounding; what is added for that costs
+    # others nothing.
     hessian = gram * (1 + ROUNDING * np.eye(gram.shape[1])) + scale * np.eye(gram.shape[1])
     return np.asarray(np.linalg.solve(hessian, scale * -gradient[:, :, None]), np.float64)[:, :, 0]
 
@@ -240,8 +244,9 @@ def _newton(gram: Floats, C: Floats, gradient: Floats) -> Floats:
 def _search(w: Floats, descent: Floats, short: Floats, gain: Floats, C: float) -> float:
     """t with f(w + t descent) near its least, of one problem.
 
-    The slope rises and is piecewise linear in t: Newton's method within a bracket. To halve t instead takes
-    several times as many rounds on separable data with a large C, where a step passes many rows.
+    The slope rises and is piecewise linear in t: Newton's method within a bracket. To halve t
+    instead takes several times as many rounds on separable data with a large C, where a step passes
+    many rows.
     """
     wd, dd = float(w @ descent), float(descent @ descent)
     low, high, t = 0.0, np.inf, 1.0
@@ -267,7 +272,8 @@ def _search(w: Floats, descent: Floats, short: Floats, gain: Floats, C: float) -
 def _fit_and_leave_out(Z: Floats, C: Floats, inside: Mask, start: _Points) -> tuple[Floats, Floats]:
     """w (c, d + 1) fitted on all rows, and margins (c, n) by the w that was fitted without the row's fold."""
     whole = _minimise(Z, C, np.ones((len(C), len(Z)), bool), start)
-    # Without a fold the optimum is nearly the same: about three steps from there instead of six from 0.
+    # Without a fold the optimum is nearly the same: about three steps from there instead of six
+    # from 0.
     fold, penalty = np.divmod(np.arange(len(inside) * len(C)), len(C))
     w = _minimise(Z, C[penalty], inside[fold], whole[penalty]).w.reshape(len(inside), len(C), -1)
     margins = np.empty((len(C), len(Z)))

@@ -1,7 +1,7 @@
 """Training, epoch by epoch, that a killed process can take up again with the same numbers.
 
-Every epoch has seeds of its own, from its number: nothing of a generator's state has to be kept. The learning
-rate is computed from the number of the step.
+Every epoch has seeds of its own, from its number: nothing of a generator's state has to be kept.
+The learning rate is computed from the number of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from uotpool.nn.pooling import param_groups
-from uotpool_experiments.tasks.image import checkpoints, parallel
+from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.image import parallel
 from uotpool_experiments.tasks.image.batches import DRAWS, Source
 from uotpool_experiments.tasks.spec import Report
 

@@ -1,7 +1,7 @@
 """Networks that end in a global pool and a linear layer; the pool can be swapped.
 
-ResNets come from transformers by configuration, so nothing is downloaded; trained weights come from a folder.
-EfficientNet-Lite0 comes with ImageNet's weights from the package index.
+ResNets come from transformers by configuration, so nothing is downloaded; trained weights come from
+a folder. EfficientNet-Lite0 comes with ImageNet's weights from the package index.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Classifier(nn.Module):
         net: the network.
         where: name of the global pool in it.
         head: what comes after the pool; shares its layers with `net`.
-        scaling: mean and standard deviation of pixels that its weights ask for; None: those of the data.
+        scaling: mean and standard deviation of pixels that its weights ask for; None: those of the
+            data.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Classifier(nn.Module):
 
     def put(self, new: nn.Module) -> None:
         """Another pool."""
-        # Not by assignment to `pool`, which nn.Module would take for a new layer, and leave the old one.
+        # Not by assignment to `pool`, which nn.Module would take for a new layer, and leave the old
+        # one.
         parent, _, name = self._where.rpartition(".")
         setattr(self.net.get_submodule(parent), name, new)
 
@@ -161,8 +163,10 @@ def make(
         channels: of the images; a trained network takes three.
         classes: for the last layer, which is new; 0: the one that the trained weights have.
         size: of the images, which are square.
-        small_stem: of a ResNet, a convolution of 3 x 3 in place of one of 7 x 7 with stride 2 and a max pool.
-        trained: whether to load trained weights: of `weights`, or for EfficientNet those of the package index.
+        small_stem: of a ResNet, a convolution of 3 x 3 in place of one of 7 x 7 with stride 2 and a
+            max pool.
+        trained: whether to load trained weights: of `weights`, or for EfficientNet those of the
+            package index.
         weights: folder of a ResNet with config.json and *.safetensors, as transformers writes it.
         local: of "cnn", one of LOCAL.
     """

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from uotpool_experiments.datasets.digests import file_digest
 from uotpool_experiments.datasets.image_folder import Files
 from uotpool_experiments.datasets.images import Images
-from uotpool_experiments.runs.fingerprint import fingerprint
-from uotpool_experiments.tasks.image import checkpoints, features, models, parallel, pools
+from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.fingerprint import fingerprint
+from uotpool_experiments.tasks.image import features, models, parallel, pools
 from uotpool_experiments.tasks.image.batches import Pictures, Scaling, Source, pictures
 from uotpool_experiments.tasks.image.loop import Phase, Trained, predict, train
 from uotpool_experiments.tasks.image.metrics import accuracy, class_metrics, plan_facts
@@ -147,7 +148,8 @@ def scratch(job: Job) -> Result:
 def two_stage(job: Job) -> Result:
     """Average pooling first; then another pool is put in, and it alone is trained.
 
-    With pooling "mean", the control, stage one goes on for as many epochs: what it trained is trained.
+    With pooling "mean", the control, stage one goes on for as many epochs: what it trained is
+    trained.
     """
     s, network = job.settings, job.network
     first = s.epochs if s.head == "new" else 0

@@ -1,54 +1,65 @@
-"""Image classification: a network with any pooling in the place of its global average."""
+"""Image classification, as the study sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from uotpool.zoo import build
-from uotpool_experiments.datasets import images as data
+from uotpool_experiments.datasets import images
 from uotpool_experiments.datasets.images import DIGITS, Images
-from uotpool_experiments.tasks.image import checkpoints, models, parallel, pools, recipes
+from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.base import Task
+from uotpool_experiments.tasks.image import models, parallel, pools, recipes
 from uotpool_experiments.tasks.image.settings import Settings
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
-EMBEDDED = DIGITS
-SOME_DIM = 8  # to try options with
-
-poolings = pools.poolings
-check_dataset = data.check_name
-prepare = data.prepare
+SOME_DIM = 8  # of a pooling that is made only to see whether it can be
 
 
-def clean_settings(pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from the defaults, in one spelling; refuses what a run would refuse."""
-    try:
-        settings = Settings.from_options(options)
+class ImageClassification(Task):
+    """A network with any pooling in the place of its global average."""
+
+    title = "Images: classification"
+    default_dataset = DIGITS
+    optimism = "paper protocol: the epoch with the best test accuracy, so its numbers are optimistic"
+    settings = Settings
+    pooling_settings = frozenset({"pool", "pool_lr"})
+    short_options = MappingProxyType(
+        {"arch": "resnet-tiny (default), resnet18, ...", "recipe": "scratch (default) or two-stage"}
+    )
+    trains_together = True
+
+    def poolings(self) -> list[str]:
+        return pools.poolings()
+
+    def check_dataset(self, name: str) -> None:
+        images.check_name(name)
+
+    def prepare(self, dataset: str) -> None:
+        images.prepare(dataset)
+
+    def check_settings(self, pooling: str, settings: Settings) -> None:
         build(pooling, SOME_DIM, **settings.pool)
         pools.make(pooling, SOME_DIM, settings.pool, settings.starts)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
-    for package in models.needed(settings.arch):
-        models.require(package)
-    return Settings.differing(options)
+        for package in models.needed(settings.arch):
+            models.require(package)
+
+    def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
+        """The data sets have a test part of their own."""
+        return 1
+
+    def run(self, spec: RunSpec, report: Report) -> Result:
+        settings = Settings.from_options(spec.options)
+        job = recipes.Job.of(spec, settings, _images(spec.dataset).of_size(settings.train_size), report)
+        result = recipes.scratch(job) if settings.recipe == "scratch" else recipes.two_stage(job)
+        if parallel.rank() == 0:
+            checkpoints.remove(job.key)
+        return result
 
 
-def folds(protocol: str, options: Mapping[str, Any]) -> int:
-    """One: the data sets have a test part of their own."""
-    return 1
-
-
-def run(spec: RunSpec, report: Report) -> Result:
-    settings = Settings.from_options(spec.options)
-    images = _images(spec.dataset).of_size(settings.train_size)
-    job = recipes.Job.of(spec, settings, images, report)
-    result = recipes.scratch(job) if settings.recipe == "scratch" else recipes.two_stage(job)
-    if parallel.rank() == 0:
-        checkpoints.remove(job.key)
-    return result
-
-
-@lru_cache(maxsize=2)  # a worker has many runs of one data set
+@lru_cache(maxsize=2)  # a worker does many runs on one data set
 def _images(name: str) -> Images:
-    return data.load(name)
+    return images.load(name)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 LEVELS = 256  # a random byte a value: the rate is rounded to this
 
-# x where y > threshold, else 0. torch.where takes many times as long, and a product with a bool too.
+# x where y > threshold, else 0. torch.where takes many times as long, and a product with a bool
+# too.
 keep_where_above = torch.ops.aten.threshold_backward
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from uotpool_experiments.runs import sweep
-from uotpool_experiments.runs.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool_experiments.tasks import checkpoints
+from uotpool_experiments.tasks.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool_experiments.tasks.image import features, loop, metrics, models, recipes, task
 from uotpool_experiments.tasks.image.settings import Settings
+from uotpool_experiments.tasks.image.task import ImageClassification
 from uotpool_experiments.tasks.spec import Result, RunSpec, canonical
 
 import uotpool
@@ -42,7 +43,7 @@ def spec(settings: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
 
 
 def run(settings: dict[str, Any] | None = None, **changes: Any) -> Result:
-    result = task.run(spec(settings, **changes), quiet)
+    result = ImageClassification().run(spec(settings, **changes), quiet)
     result.details.pop("seconds_per_epoch", None)  # the only one that differs from run to run
     return result
 
@@ -78,7 +79,7 @@ def test_digits_are_learned():
 def test_progress_is_reported():
     for settings, count in ((FAST, 2), (TWO, 3)):
         seen: list[tuple[int, int]] = []
-        task.run(
+        ImageClassification().run(
             spec(settings, pooling="uotp-sinkhorn"), lambda done, total, seen=seen: seen.append((done, total))
         )
         assert seen == sorted(seen)

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-from uotpool_experiments.runs.executors import Event, Failed, Finished, Started, attempt
+from uotpool_experiments.runs.executors.base import Event, Failed, Finished, Started, quietly
+from uotpool_experiments.tasks import TASKS, load
 from uotpool_experiments.tasks.spec import RunSpec
-
-TASKS = ("image",)  # whose training knows of other processes
 
 
 def launched() -> bool:
@@ -22,17 +21,21 @@ def launched() -> bool:
 
 
 def join(specs: Sequence[RunSpec]) -> bool:
-    """Meet the other processes; whether this is the first of them."""
-    for spec in specs:
-        if spec.task not in TASKS:
-            raise ValueError(f"task: expected one of {TASKS} under torchrun, got {spec.task!r}")
+    """Meet the other processes, and say whether this one is the first of them."""
+    for task in dict.fromkeys(spec.task for spec in specs):
+        if not load(task).trains_together:
+            able = tuple(name for name in TASKS if load(name).trains_together)
+            raise ValueError(f"task: expected one of {able} under torchrun, got {task!r}")
     if not distributed.is_initialized():
         distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     return distributed.get_rank() == 0
 
 
-class FirstExecutor:
-    """Runs in this process and all others at once, one after the other. No progress within runs."""
+class TorchrunExecutor:
+    """The first process: it does each run together with all others, one run after the other.
+
+    It tells of no progress within runs.
+    """
 
     def __init__(self) -> None:
         self.workers = 1
@@ -41,17 +44,17 @@ class FirstExecutor:
         for spec in specs:
             yield Started(spec)
             _share(spec)
-            yield _together(spec)
-        _share(None)  # not if it was stopped: then torchrun ends the others
+            yield _take_part(spec)
+        _share(None)  # a sweep that is stopped does not get here: then torchrun ends the others
 
     def close(self) -> None:
         distributed.destroy_process_group()
 
 
 def follow() -> None:
-    """What the other processes do: the runs that the first one names."""
+    """Do the runs that the first process names, in each of the others."""
     while (spec := _share(None)) is not None:
-        _together(spec)
+        _take_part(spec)
     distributed.destroy_process_group()
 
 
@@ -62,9 +65,13 @@ def _share(spec: RunSpec | None) -> RunSpec | None:
     return found
 
 
-def _together(spec: RunSpec) -> Finished | Failed:
-    """A process that fails ends: the others may wait for it in the middle of a step, and torchrun ends them."""
-    event = attempt(spec, lambda done, total: None)
+def _take_part(spec: RunSpec) -> Finished | Failed:
+    """Do this process's part of the run.
+
+    A process that fails ends here, as the others may wait for it in the middle of a step; torchrun
+    ends them.
+    """
+    event = quietly(spec)
     if isinstance(event, Failed) and distributed.get_world_size() > 1:
         where = f"process {distributed.get_rank()} of {distributed.get_world_size()}"
         print(f"{where}: {spec}: {event.error}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from uotpool_experiments.runs import worker as work
+from uotpool_experiments.runs import worker
 from uotpool_experiments.runs.executors import Failed, Finished, LocalExecutor, Progress, RayExecutor, Started
 from uotpool_experiments.runs.worker import execute
 from uotpool_experiments.tasks.spec import canonical
@@ -61,33 +61,26 @@ def test_one_worker_gives_the_same_numbers(here):
 
 
 def test_two_workers_and_all_that_can_happen_to_a_run(here, monkeypatch):
-    """Numbers as in this process; a run that raises, a worker that dies: the others finish."""
-    monkeypatch.setattr(work, "facts", lambda: pytest.fail("facts are those of the worker"))
-    specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("succeed", 2)]
+    """Numbers are as in this process. A run raises, a worker dies, another in mid-message: the rest finish."""
+    monkeypatch.setattr(worker, "facts", lambda: pytest.fail("facts are those of the worker"))
+    specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("cut"), toy("succeed", 2)]
     events = list(LocalExecutor(2).run(specs))
     found = results(events)
     assert [found[spec] for spec in SPECS] == here
     assert {toy("succeed", 1), toy("succeed", 2)} <= set(found)
     failed = {event.spec: event.error for event in events if isinstance(event, Failed)}
-    assert set(failed) == {toy("exit"), toy("raise")}
+    assert set(failed) == {toy("exit"), toy("raise"), toy("cut")}
     facts = {event.spec: event.facts for event in events if isinstance(event, Finished | Failed)}
-    assert facts.pop(toy("exit")) == {}  # nobody is left to say
+    assert facts.pop(toy("exit")) == facts.pop(toy("cut")) == {}  # nobody is left to say
     assert all("torch" in json.loads(found["versions"]) for found in facts.values())
     assert failed[toy("exit")] == "the worker process died with exit code 7"
+    assert failed[toy("cut")] == f"the worker process died with exit code {-signal.SIGKILL}"
     assert failed[toy("raise")].startswith("Traceback (most recent call last)")
     assert failed[toy("raise")].strip().endswith("ArithmeticError: the toy is broken")
     assert [event.spec for event in events if isinstance(event, Started)] == specs
     ended = [event.spec for event in events if isinstance(event, Finished | Failed)]
     assert sorted(map(str, ended)) == sorted(map(str, specs))  # each once
     assert not workers()
-
-
-def test_a_worker_that_is_killed_in_the_middle_of_a_message():
-    events = list(LocalExecutor(1).run([toy("cut"), toy("succeed")]))
-    failed = [event for event in events if isinstance(event, Failed)]
-    assert [event.spec for event in failed] == [toy("cut")]
-    assert failed[0].error == f"the worker process died with exit code {-signal.SIGKILL}"
-    assert toy("succeed") in results(events)
 
 
 def test_a_run_that_hangs_is_stopped_and_the_others_go_on():
@@ -110,11 +103,17 @@ def test_a_run_that_hangs_is_stopped_and_the_others_go_on():
         LocalExecutor(1, timeout=0)
 
 
-def test_closing_stops_the_workers():
-    events = LocalExecutor(2).run([toy("sleep", fold) for fold in range(4)])
-    seen = []
-    while sum(isinstance(event, Progress) for event in seen) < 2:  # both sleep
-        seen.append(next(events))
+def test_closing_stops_the_workers_which_are_no_more_than_the_runs_and_hear_no_ctrl_c():
+    events = LocalExecutor(8).run([toy("sleep", fold) for fold in range(2)])
+    next(events)
+    wait_until(workers, 20, "a worker")
+    # Ctrl-C is the driver's, from the first moment: a worker that still loads torch would print a traceback.
+    status = Path(f"/proc/{workers()[0]}/status").read_text()
+    deaf = [int(mask, 16) for mask in re.findall(r"Sig(?:Ign|Blk):\s*(\w+)", status)]
+    assert any(mask >> (signal.SIGINT - 1) & 1 for mask in deaf)
+    asleep = 0
+    while asleep < 2:
+        asleep += isinstance(next(events), Progress)
     running = workers()
     assert len(running) == 2
     events.close()
@@ -122,16 +121,7 @@ def test_closing_stops_the_workers():
     assert not workers()
 
 
-def test_no_more_workers_than_runs_and_none_hears_ctrl_c():
-    events = LocalExecutor(8).run([toy("sleep")])
-    next(events)
-    wait_until(workers, 20, "a worker")
-    (worker,) = workers()
-    # Ctrl-C is the driver's, from the first moment: a worker that still loads torch would print a traceback.
-    status = Path(f"/proc/{worker}/status").read_text()
-    deaf = [int(mask, 16) for mask in re.findall(r"Sig(?:Ign|Blk):\s*(\w+)", status)]
-    assert any(mask >> (signal.SIGINT - 1) & 1 for mask in deaf)
-    events.close()
+def test_an_executor_without_runs_or_workers():
     assert list(LocalExecutor(2).run([])) == []
     with pytest.raises(ValueError, match="workers: expected a number >= 1, got 0"):
         LocalExecutor(0)
@@ -148,7 +138,7 @@ def test_ray_gives_the_same_numbers(here, monkeypatch, tmp_path):
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(work, "facts", lambda: pytest.fail("facts are those of the worker"))
+    monkeypatch.setattr(worker, "facts", lambda: pytest.fail("facts are those of the worker"))
     try:
         executor = RayExecutor("local", 2)
         assert executor.workers == 2

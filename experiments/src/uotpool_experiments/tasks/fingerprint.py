@@ -1,11 +1,12 @@
 """A hash of the code that decides the numbers of a run.
 
-A run is known by its choices and by this hash: after a bug fix in the code that it runs, the stored run is no
-longer the same run, and no table mixes the two. We find the code from the imports: the task's module, the
-pooling's module, and what they import of our packages. Of each module we hash the statements and leave out
-what decides no number: comments, docstrings, white space, where the module lies and which of our modules it
-imports. So a better explanation or a move to another file does not throw results away; a rename does. The
-sources of the native kernels count where they can run, without their comments and white space.
+A run is known by its choices and by this hash: after a bug fix in the code that it runs, the stored
+run is no longer the same run, and no table mixes the two. We find the code from the imports: the
+task's module, the pooling's module, and what they import of our packages. Of each module we hash
+the statements and leave out what decides no number: comments, docstrings, white space, where the
+module lies, which of our modules it imports, and what a task says of itself in words. So a better
+explanation or a move to another file does not throw results away; a rename does. The sources of the
+native kernels count where they can run, without their comments and white space.
 """
 
 from __future__ import annotations
@@ -19,30 +20,27 @@ from functools import lru_cache
 from pathlib import Path
 
 import uotpool
-import uotpool_experiments
 from uotpool.backends.cpu import library
 from uotpool.zoo import entry
+from uotpool_experiments.tasks import TASKS
+from uotpool_experiments.tasks.base import DESCRIPTIVE
 
-PACKAGES = {package.__name__: Path(package.__path__[0]) for package in (uotpool, uotpool_experiments)}
-TASKS = {
-    "mil": "uotpool_experiments.tasks.mil.task",
-    "graph": "uotpool_experiments.tasks.graph.task",
-    "image": "uotpool_experiments.tasks.image.task",
-}
-# These modules check, find or describe things and decide no number. The registry's entry of the pooling is
-# hashed separately, and data files have checksums of their own.
+PACKAGES = {"uotpool": Path(uotpool.__path__[0]), "uotpool_experiments": Path(__file__).parents[1]}
+# These modules check, find or describe things and decide no number. The registry's entry of the
+# pooling is hashed separately, and data files have checksums of their own.
 _STUDY = "uotpool_experiments"
 _FINDS_DATA = ("archives", "catalog", "digests", "errors", "fetch", "mat_file", "overview", "sources")
 NOT_HASHED = {
     *("uotpool.checks", "uotpool.zoo", "uotpool.zoo.registry"),
-    *(_STUDY, f"{_STUDY}.datasets", f"{_STUDY}.tasks", f"{_STUDY}.runs", f"{_STUDY}.runs.fingerprint"),
-    *(f"{_STUDY}.tasks.{name}" for name in ("spec", "checkpoints", "image.checkpoints")),
+    *(_STUDY, f"{_STUDY}.datasets", f"{_STUDY}.tasks"),
+    *(f"{_STUDY}.tasks.{name}" for name in ("base", "checkpoints", "fingerprint", "spec")),
     *(f"{_STUDY}.datasets.{name}" for name in (*_FINDS_DATA, "unpinned", "verify")),
 }
-# Modules that can reach every pooling. We do not follow their imports; the pooling in use is hashed separately.
-NOT_FOLLOWED = {"uotpool", "uotpool.zoo", "uotpool.zoo.registry", f"{_STUDY}.runs.fingerprint"}
+# Modules that can reach every pooling. We do not follow their imports; the pooling in use is hashed
+# separately.
+NOT_FOLLOWED = {"uotpool", "uotpool.zoo", "uotpool.zoo.registry", f"{_STUDY}.tasks.fingerprint"}
 
-# In C++: a string or a character, in which // begins no comment; a comment; white space.
+# The pieces of C++: a string or a character, in which // begins no comment; a comment; white space.
 CPP_PIECES = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
     r"""|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<space>\s+)""",
@@ -52,10 +50,15 @@ OWN_INCLUDE = re.compile(r'^\s*#\s*(include\s*"[^"]*"|pragma\s+once)[^\n]*$', re
 
 
 def fingerprint(task: str, pooling: str) -> str:
-    """Of the code that a run of this task with this pooling uses."""
+    """The hash of the code that a run of this task with this pooling uses."""
     found = entry(pooling)
     module, _, name = found.where.partition(":")
-    return _fingerprint(f"{name} {found.options}", TASKS[task], f"uotpool.{module}")
+    return _fingerprint(f"{name} {found.options}", task_module(task), f"uotpool.{module}")
+
+
+def task_module(task: str) -> str:
+    """The module whose class the task is."""
+    return TASKS[task].partition(":")[0]
 
 
 @lru_cache
@@ -115,7 +118,7 @@ def _imports(module: str) -> Iterator[str]:
 
 
 class _WithoutWords(ast.NodeTransformer):
-    """Leaves out docstrings and the imports of our own modules."""
+    """Leaves out docstrings, the imports of our own modules, and the words of a task about itself."""
 
     def visit(self, node: ast.AST) -> ast.AST:
         super().visit(node)
@@ -126,7 +129,8 @@ class _WithoutWords(ast.NodeTransformer):
             documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
             if name == "body" and documented and ast.get_docstring(node) is not None:  # type: ignore[arg-type]
                 body = body[1:]
-            kept = [statement for statement in body if not _is_own_import(statement)]
+            is_task = isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Task" for base in node.bases)
+            kept = [s for s in body if not _is_own_import(s) and not (is_task and _is_descriptive(s))]
             setattr(node, name, kept or ([ast.Pass()] if name == "body" else []))
         return node
 
@@ -140,12 +144,17 @@ def _is_own_import(node: ast.stmt) -> bool:
     return False
 
 
+def _is_descriptive(node: ast.stmt) -> bool:
+    names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+    return bool(names) and set(names) <= DESCRIPTIVE
+
+
 @lru_cache
 def _statements(module: str) -> list[str]:
     """The statements at the top of a module, without docstrings, comments, line numbers and imports.
 
-    What a module imports of other packages shows in its statements, and a function that moves takes along the
-    imports that it needs.
+    What a module imports of other packages shows in its statements, and a function that moves takes
+    along the imports that it needs.
     """
     tree = copy.deepcopy(_tree(module))
     _WithoutWords().visit(tree)

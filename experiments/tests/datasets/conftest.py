@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from uotpool_experiments.datasets import DatasetMissingError, entry, locate, sources, verify
 
-from experiments.tests.data.helpers import Server
+from experiments.tests.datasets.helpers import Server
 
 REAL = os.environ.get("UOTPOOL_DATA")
 

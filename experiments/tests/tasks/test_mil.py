@@ -14,28 +14,32 @@ import pytest
 import torch
 from uotpool_experiments.datasets import CATALOG, Bags, BagStatistics, load_bags, verify
 from uotpool_experiments.runs import sweep
-from uotpool_experiments.runs.fingerprint import NOT_HASHED, TASKS, closure
 from uotpool_experiments.runs.worker import execute, facts
-from uotpool_experiments.tasks.mil import task as mil
+from uotpool_experiments.tasks.fingerprint import NOT_HASHED, closure, task_module
+from uotpool_experiments.tasks.mil import settings as settings_module
+from uotpool_experiments.tasks.mil import training
+from uotpool_experiments.tasks.mil.settings import Settings
+from uotpool_experiments.tasks.mil.task import MultiInstance
 from uotpool_experiments.tasks.protocols import split, unpack
 from uotpool_experiments.tasks.spec import Result, canonical
 
 import uotpool
-from experiments.tests.data import helpers as files
+from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import mil_spec, numbers, quiet
+from uotpool.zoo import ENTRIES
 
 UNIFORM = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10}
 BASE = {"epochs": 2, "lr": 2e-3, "weight_decay": 1e-4}  # one configuration, also under "fair"
 
 
 def run(settings=None, **changes) -> Result:
-    return mil.run(mil_spec(settings, **changes), quiet)
+    return training.run(mil_spec(settings, **changes), quiet)
 
 
 def train_part(spec) -> Bags:
     bags = load_bags("digits")
     part = bags.subset(split(bags.y.numpy(), spec.protocol, spec.fold, spec.seed).train)
-    return mil._standardised(part, mil.CLIP, part)[0]
+    return training._standardised(part, training.CLIP, part)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -65,9 +69,9 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
         ]
     ]
     torch.manual_seed(1)
-    first = [canonical(numbers(mil.run(spec, quiet))) for spec in specs]
+    first = [canonical(numbers(training.run(spec, quiet))) for spec in specs]
     torch.manual_seed(2)
-    assert [canonical(numbers(mil.run(spec, quiet))) for spec in specs] == first
+    assert [canonical(numbers(training.run(spec, quiet))) for spec in specs] == first
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", PROCESS],
         input=json.dumps([spec.as_dict() for spec in specs]),
@@ -80,13 +84,14 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
     assert [canonical(found) for found in there] == first
     # They run it; the package brings them.
     ran = {
+        "uotpool_experiments.runs",
         "uotpool_experiments.runs.worker",
         "uotpool_command",
         "uotpool.nn.replace",
         "uotpool.nn.restore",
         "uotpool",
     }
-    counted = closure((TASKS["mil"], "uotpool.zoo.simple", "uotpool.nn.pooling")) | NOT_HASHED
+    counted = closure((task_module("mil"), "uotpool.zoo.simple", "uotpool.nn.pooling")) | NOT_HASHED
     assert set(loaded) - counted <= ran
 
 
@@ -101,7 +106,7 @@ def test_execute_measures_the_run():
 
 def test_progress_goes_from_the_first_epoch_of_the_first_configuration_to_the_last_of_the_last():
     seen: list[tuple[int, int]] = []
-    mil.run(mil_spec({"epochs": 3}), lambda done, total: seen.append((done, total)))
+    training.run(mil_spec({"epochs": 3}), lambda done, total: seen.append((done, total)))
     assert {total for _, total in seen} == {12}
     assert sorted({done for done, _ in seen}) == list(range(1, 13))
     assert seen == sorted(seen)
@@ -177,11 +182,11 @@ def with_garbage(bags: Bags, which: np.ndarray) -> Bags:
 )
 def test_under_fair_the_test_bags_do_not_reach_training(monkeypatch, pooling, settings):
     spec = mil_spec(settings, pooling=pooling, seed=2)
-    clean = mil.run(spec, quiet)
+    clean = training.run(spec, quiet)
     bags = load_bags("digits")
     test = split(bags.y.numpy(), "fair", 0, 2).test
-    monkeypatch.setattr(mil, "_bags", lambda name: with_garbage(bags, test))
-    spoilt = mil.run(spec, quiet)
+    monkeypatch.setattr(training, "_bags", lambda name: with_garbage(bags, test))
+    spoilt = training.run(spec, quiet)
     assert canonical(spoilt.epochs) == canonical(clean.epochs)
     for name in ("configuration", "epoch", "split", *(["weights"] if pooling.startswith("uotp") else [])):
         assert spoilt.details[name] == clean.details[name]
@@ -191,11 +196,11 @@ def test_under_fair_the_test_bags_do_not_reach_training(monkeypatch, pooling, se
 
 def test_under_paper_they_do(monkeypatch):
     spec = mil_spec({"epochs": 3}, protocol="paper", seed=2)
-    clean = mil.run(spec, quiet)
+    clean = training.run(spec, quiet)
     bags = load_bags("digits")
     test = split(bags.y.numpy(), "paper", 0, 2).test
-    monkeypatch.setattr(mil, "_bags", lambda name: with_garbage(bags, test))
-    spoilt = mil.run(spec, quiet)
+    monkeypatch.setattr(training, "_bags", lambda name: with_garbage(bags, test))
+    spoilt = training.run(spec, quiet)
     assert spoilt.epochs[0]["train_loss"] != clean.epochs[0]["train_loss"]  # by the scaling
     assert spoilt.epochs[0]["validation_loss"] != clean.epochs[0]["validation_loss"]
 
@@ -204,9 +209,9 @@ def test_under_fair_the_hold_out_scales_and_trains_nothing(monkeypatch):
     spec = mil_spec(BASE)
     bags = load_bags("digits")
     held = split(bags.y.numpy(), "fair", 0, 0).validation
-    clean = mil.run(spec, quiet)
-    monkeypatch.setattr(mil, "_bags", lambda name: with_garbage(bags, held))
-    spoilt = mil.run(spec, quiet)
+    clean = training.run(spec, quiet)
+    monkeypatch.setattr(training, "_bags", lambda name: with_garbage(bags, held))
+    spoilt = training.run(spec, quiet)
     assert spoilt.epochs[0]["train_loss"] == clean.epochs[0]["train_loss"]
     assert spoilt.epochs[0]["validation_loss"] != clean.epochs[0]["validation_loss"]
 
@@ -214,7 +219,7 @@ def test_under_fair_the_hold_out_scales_and_trains_nothing(monkeypatch):
 def test_standardised():
     bags = load_bags("digits")
     part, other = bags.subset(range(100)), bags.subset(range(100, 160))
-    scaled, there = mil._standardised(part, float("inf"), part, other)
+    scaled, there = training._standardised(part, float("inf"), part, other)
     constant = part.X.std(0) == 0
     assert 0 < constant.sum() < 64  # some pixels are always 0
     assert torch.all(scaled.X[:, constant] == 0)
@@ -232,20 +237,20 @@ def test_a_feature_that_hardly_varies_in_training_is_clipped_under_fair(monkeypa
     fold = split(bags.y.numpy(), "fair", 0, 0)
     far = bags.subset(fold.test)
     X[bags.ptr[fold.test[0]]] = 50.0
-    monkeypatch.setattr(mil, "_bags", lambda name: replace(bags, X=X))
+    monkeypatch.setattr(training, "_bags", lambda name: replace(bags, X=X))
     seen = []
-    original = mil.BagClassifier.forward
+    original = training.BagClassifier.forward
 
     def forward(self, X, ptr):
         seen.append(float(X.abs().max()))
         return original(self, X, ptr)
 
-    monkeypatch.setattr(mil.BagClassifier, "forward", forward)
-    mil.run(mil_spec({"epochs": 1}), quiet)
-    assert max(seen) == mil.CLIP
+    monkeypatch.setattr(training.BagClassifier, "forward", forward)
+    training.run(mil_spec({"epochs": 1}), quiet)
+    assert max(seen) == training.CLIP
     seen.clear()
-    mil.run(mil_spec({"epochs": 1}, protocol="paper"), quiet)
-    assert max(seen) > mil.CLIP  # as published
+    training.run(mil_spec({"epochs": 1}, protocol="paper"), quiet)
+    assert max(seen) > training.CLIP  # as published
     assert len(far) > 0
 
 
@@ -267,7 +272,7 @@ def only_label(tmp_path, monkeypatch):
     monkeypatch.setenv("UOTPOOL_OFFLINE", "1")
     monkeypatch.setattr(verify, "_verified", set())
     files.put(tmp_path, "mil/only-label.mat", content)
-    cached = mil._bags
+    cached = training._bags
     cached.cache_clear()
     yield "only-label"
     cached.cache_clear()
@@ -281,7 +286,7 @@ def test_the_label_in_the_file_does_not_reach_the_model(only_label, monkeypatch,
     assert np.mean([r.metrics["auc"] for r in runs]) == pytest.approx(0.5, abs=0.12)
     bags = load_bags(only_label)
     leaky = replace(bags, X=torch.cat([bags.X, bags.y[bags.index].float()[:, None]], 1))
-    monkeypatch.setattr(mil, "_bags", lambda name: leaky)
+    monkeypatch.setattr(training, "_bags", lambda name: leaky)
     assert run(settings, dataset=only_label, pooling=pooling).metrics["accuracy"] == 1  # it would be seen
 
 
@@ -302,9 +307,9 @@ def test_poolings_start_from_the_same_features_and_see_the_same_batches():
         assert abs(same.details["divergence"]) < 1e-6
 
 
-@pytest.mark.parametrize("pooling", mil.poolings())
+@pytest.mark.parametrize("pooling", MultiInstance().poolings())
 def test_every_pooling_runs(pooling):
-    if mil.ENTRIES[pooling].needs_pyg:
+    if ENTRIES[pooling].needs_pyg:
         pytest.importorskip("torch_geometric")
     result = run({"epochs": 1}, protocol="paper", pooling=pooling)
     assert set(result.metrics) == {"accuracy", "balanced_accuracy", "auc", "loss", "majority"}
@@ -314,13 +319,13 @@ def test_every_pooling_runs(pooling):
 
 
 def test_poolings_are_those_without_edges():
-    assert set(mil.ENTRIES) - set(mil.poolings()) == {"sagp", "asap", "diffpool"}
+    assert set(ENTRIES) - set(MultiInstance().poolings()) == {"sagp", "asap", "diffpool"}
 
 
 def test_all_poolings_have_the_same_initial_backbone():
     train = train_part(mil_spec())
     models = [
-        mil.make_model(mil_spec(pooling=p), mil.Settings(), train) for p in ("mean", "set2set", "attention")
+        training.make_model(mil_spec(pooling=p), Settings(), train) for p in ("mean", "set2set", "attention")
     ]
     first, *others = [model.features.state_dict() for model in models]
     for other in others:
@@ -331,7 +336,7 @@ def test_all_poolings_have_the_same_initial_backbone():
 
 
 def test_backbone_is_the_papers():
-    model = mil.make_model(mil_spec(), mil.Settings(), train_part(mil_spec()))
+    model = training.make_model(mil_spec(), Settings(), train_part(mil_spec()))
     linear = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in linear] == [
         (64, 256),
@@ -339,9 +344,9 @@ def test_backbone_is_the_papers():
         (128, 64),
         (64, 1),
     ]
-    defaults = mil.Settings()
+    defaults = Settings()
     assert (defaults.epochs, defaults.batch, defaults.dropout, defaults.hidden) == (50, 128, 0.5, 64)
-    assert mil.GRID[0] == {"lr": 5e-4, "weight_decay": 5e-3}
+    assert settings_module.GRID[0] == {"lr": 5e-4, "weight_decay": 5e-3}
     assert model.pool.out_dim == 64
 
 
@@ -370,7 +375,7 @@ def test_divergence_is_larger_where_the_plan_is_sharper():
 
 def initial_weights(settings) -> dict[str, list[float]]:
     spec = mil_spec(settings, pooling="uotp-sinkhorn")
-    pool = mil.make_model(spec, mil.Settings.of(spec), train_part(spec)).pool
+    pool = training.make_model(spec, Settings.of(spec), train_part(spec)).pool
     assert isinstance(pool, uotpool.UOTPooling)
     return {name: w.tolist() for name, w in pool.weights()._asdict().items() if w is not None}
 
@@ -389,8 +394,8 @@ def test_pool_lr_is_a_multiple_of_lr_for_the_weights_of_the_pool_alone():
 
     def rates(**settings):
         spec = mil_spec(settings, pooling="uotp-sinkhorn")
-        model = mil.make_model(spec, mil.Settings.of(spec), train_part(spec))
-        optimizer = mil.make_optimizer(model, mil.Settings.of(spec), {"lr": 1e-3, "weight_decay": 0.1})
+        model = training.make_model(spec, Settings.of(spec), train_part(spec))
+        optimizer = training.make_optimizer(model, Settings.of(spec), {"lr": 1e-3, "weight_decay": 0.1})
         named = {id(p): name for name, p in model.named_parameters()}
         assert sum(len(group["params"]) for group in optimizer.param_groups) == len(named)
         return {named[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
@@ -407,7 +412,7 @@ def test_alpha0_of_spread(multiple):
     settings = BASE | {"alpha0_of_spread": multiple}
     spec = mil_spec(settings, pooling="uotp-sinkhorn")
     train = train_part(spec)
-    model = mil.make_model(spec, mil.Settings.of(spec), train).eval()
+    model = training.make_model(spec, Settings.of(spec), train).eval()
     with torch.no_grad():
         spread = float(model.features(train.X).std())
     found = initial_weights(settings)
@@ -418,9 +423,9 @@ def test_alpha0_of_spread(multiple):
 
 
 def test_alpha0_of_spread_does_not_change_the_features():
-    a = mil.make_model(mil_spec(pooling="uotp-sinkhorn"), mil.Settings(), train_part(mil_spec()))
-    b = mil.make_model(
-        mil_spec(pooling="uotp-sinkhorn"), mil.Settings(alpha0_of_spread=1.0), train_part(mil_spec())
+    a = training.make_model(mil_spec(pooling="uotp-sinkhorn"), Settings(), train_part(mil_spec()))
+    b = training.make_model(
+        mil_spec(pooling="uotp-sinkhorn"), Settings(alpha0_of_spread=1.0), train_part(mil_spec())
     )
     for ours, theirs in zip(a.features.parameters(), b.features.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -439,7 +444,9 @@ def test_a_run_that_diverges_is_recorded(pooling):
 
 
 def test_a_configuration_that_diverges_is_not_chosen(monkeypatch):
-    monkeypatch.setattr(mil, "GRID", ({"lr": 1e30, "weight_decay": 0.0}, {"lr": 1e-3, "weight_decay": 0.0}))
+    monkeypatch.setattr(
+        settings_module, "GRID", ({"lr": 1e30, "weight_decay": 0.0}, {"lr": 1e-3, "weight_decay": 0.0})
+    )
     with uotpool.check(False):
         result = run({"epochs": 2})
     assert result.details["diverged"] == 1

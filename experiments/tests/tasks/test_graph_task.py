@@ -13,12 +13,13 @@ from sklearn.model_selection import KFold
 from uotpool_experiments.cli.table import same_training
 from uotpool_experiments.datasets.graphs import Graphs
 from uotpool_experiments.runs import sweep
-from uotpool_experiments.runs.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.kinds import accuracy_table, optimism_table
+from uotpool_experiments.tasks.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool_experiments.tasks.graph import adgcl, supervised, task
 from uotpool_experiments.tasks.graph.batches import Batches
 from uotpool_experiments.tasks.graph.settings import Settings, make_pool
+from uotpool_experiments.tasks.graph.task import GraphClassification
 from uotpool_experiments.tasks.protocols import split
 from uotpool_experiments.tasks.spec import Result, RunSpec, canonical
 
@@ -57,7 +58,7 @@ def spec(settings: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
 
 
 def run(settings: dict[str, Any] | None = None, **changes: Any) -> Result:
-    return task.run(spec(settings, **changes), quiet)
+    return GraphClassification().run(spec(settings, **changes), quiet)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_rings_are_told_from_stars(graphs, settings):
 
 def test_progress_is_reported(graphs):
     seen: list[tuple[int, int]] = []
-    task.run(spec({"epochs": 3}), lambda done, total: seen.append((done, total)))
+    GraphClassification().run(spec({"epochs": 3}), lambda done, total: seen.append((done, total)))
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 

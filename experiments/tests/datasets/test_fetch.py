@@ -18,7 +18,7 @@ from uotpool_experiments.datasets import (
 )
 from uotpool_experiments.datasets.catalog import DataFile, Entry
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 MAT = helpers.mat_bytes()
 SMALL = helpers.mil_entry(MAT)

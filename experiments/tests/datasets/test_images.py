@@ -8,11 +8,17 @@ import io
 import numpy as np
 import pytest
 import torch
-from uotpool_experiments.datasets import CATALOG, DatasetMissingError, DatasetRefusedError, digests, images
-from uotpool_experiments.datasets import image_folder as folders
+from uotpool_experiments.datasets import (
+    CATALOG,
+    DatasetMissingError,
+    DatasetRefusedError,
+    digests,
+    image_folder,
+    images,
+)
 from uotpool_experiments.datasets.catalog import DataFile, Entry, ImageStatistics
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -194,7 +200,7 @@ def test_random_parts(tmp_path):
     """Of an image whose red says the column and whose green says the row."""
     y, x = np.mgrid[:200, :200].astype(np.uint8)
     Image.fromarray(np.stack([x, y, 0 * x], -1)).save(tmp_path / "x.png")
-    files = folders.Files([tmp_path / "x.png"] * 50)
+    files = image_folder.Files([tmp_path / "x.png"] * 50)
     draws = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
     parts = files.read(32, draws).float()
     assert torch.equal(parts, files.read(32, draws).float())
@@ -227,7 +233,7 @@ def test_a_cut_file_is_named(photos):
 
 @pytest.mark.parametrize("limit", ["MAX_FILE", "MAX_PIXELS"])
 def test_large_files_are_refused(photos, monkeypatch, limit):
-    monkeypatch.setattr(folders, limit, 10)
+    monkeypatch.setattr(image_folder, limit, 10)
     with pytest.raises(DatasetRefusedError, match="20 x 30 pixels"):
         images.load(str(photos)).x_train.read(8)
 

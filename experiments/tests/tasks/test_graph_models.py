@@ -22,7 +22,7 @@ from uotpool_experiments.tasks.graph.contrast import (
 )
 from uotpool_experiments.tasks.graph.encoder import GIN, WIDTH, GraphEncoder
 
-from experiments.tests.plain_adgcl import in_dtype
+from experiments.tests.tasks.plain_adgcl import in_dtype
 from uotpool.zoo import ENTRIES, build
 
 EDGES_OF = [[(0, 1), (1, 2), (2, 0)], [], [(0, 1), (1, 1)], [(0, 3), (3, 1)]]

@@ -13,7 +13,7 @@ from uotpool_experiments.datasets import (
     status,
 )
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 MIL = ["messidor", "component", "function", "process", "musk1", "musk2", "fox", "tiger", "elephant", "digits"]
 IMAGES = ["fashion-mnist", "cifar10-subset"]

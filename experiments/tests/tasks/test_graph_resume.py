@@ -11,10 +11,11 @@ import pytest
 import torch
 from uotpool_experiments.tasks import checkpoints
 from uotpool_experiments.tasks.graph import contrast, resume, supervised, task
+from uotpool_experiments.tasks.graph.task import GraphClassification
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
 from experiments.tests.helpers import numbers, quiet
-from experiments.tests.test_graph_task import rings_and_stars
+from experiments.tests.tasks.test_graph_task import rings_and_stars
 
 EPOCHS = 4
 CASES = [
@@ -31,7 +32,7 @@ def spec(protocol: str, pooling: str, settings: dict[str, Any]) -> RunSpec:
 
 
 def run(protocol: str, pooling: str, settings: dict[str, Any]) -> Result:
-    return task.run(spec(protocol, pooling, settings), quiet)
+    return GraphClassification().run(spec(protocol, pooling, settings), quiet)
 
 
 def run_and_die(protocol: str, pooling: str, settings: dict[str, Any], after: int, folder: str) -> None:
@@ -59,7 +60,7 @@ def run_and_die(protocol: str, pooling: str, settings: dict[str, Any], after: in
 
     contrast.Trainer.step = dying(real_step)  # type: ignore[method-assign]
     supervised.cross_entropy = dying(real_loss)
-    task.run(spec(protocol, pooling, settings), report)
+    GraphClassification().run(spec(protocol, pooling, settings), report)
 
 
 @pytest.mark.parametrize(("protocol", "pooling", "settings"), CASES)
@@ -81,7 +82,9 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch, protocol, pooling, settings
         assert len(state["curves"]) == after
         monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(folder))
         seen: list[int] = []
-        found = task.run(spec(protocol, pooling, settings), lambda done, total: seen.append(done))
+        found = GraphClassification().run(
+            spec(protocol, pooling, settings), lambda done, total: seen.append(done)
+        )
     finally:
         torch.set_num_threads(threads)
     assert seen == [2, 3, 4]

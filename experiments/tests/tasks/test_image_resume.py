@@ -17,8 +17,9 @@ import torch
 from uotpool_experiments.datasets import images
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tasks import checkpoints
-from uotpool_experiments.tasks.image import features, loop, models, parallel, pools, recipes, task
+from uotpool_experiments.tasks.image import features, loop, models, parallel, pools, recipes
 from uotpool_experiments.tasks.image.settings import Settings
+from uotpool_experiments.tasks.image.task import ImageClassification
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
 from experiments.tests.helpers import numbers, quiet
@@ -38,7 +39,7 @@ def spec(recipe: str, protocol: str) -> RunSpec:
 
 
 def run(recipe: str, protocol: str) -> Result:
-    result = task.run(spec(recipe, protocol), quiet)
+    result = ImageClassification().run(spec(recipe, protocol), quiet)
     result.details.pop("seconds_per_epoch")
     return result
 
@@ -60,7 +61,7 @@ def run_and_die(recipe: str, protocol: str, after: int, folder: str) -> None:
         return real(*args, **options)
 
     loop.cross_entropy = deadly
-    task.run(spec(recipe, protocol), report)
+    ImageClassification().run(spec(recipe, protocol), report)
 
 
 @pytest.mark.parametrize(

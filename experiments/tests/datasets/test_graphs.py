@@ -18,9 +18,9 @@ from uotpool_experiments.datasets import (
     entry,
 )
 from uotpool_experiments.datasets.graphs import Graphs, load, read
-from uotpool_experiments.runs.fingerprint import closure
+from uotpool_experiments.tasks.fingerprint import closure
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 TABLE_4 = {
     "NCI1": (4110, 29.87, 32.30, 2),
@@ -510,4 +510,6 @@ def test_names_near_a_known_one_can_be_other_data(name):
 
 def test_runs_on_bags_do_not_depend_on_this_module():
     """Else their stored results would be thrown away with each change here."""
-    assert "experiments.data.graphs" not in closure(("experiments.mil",))
+    found = closure(("uotpool_experiments.tasks.mil.task",))
+    assert "uotpool_experiments.datasets.mil" in found
+    assert "uotpool_experiments.datasets.graphs" not in found

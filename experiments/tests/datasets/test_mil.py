@@ -20,7 +20,7 @@ from uotpool_experiments.datasets import (
 )
 from uotpool_experiments.datasets.mil import read_csv, read_mat
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 REAL = ["component", "function", "musk1", "musk2", "fox", "tiger", "elephant"]
 TABLE_3 = {

@@ -13,7 +13,7 @@ from uotpool_experiments.tasks.graph.batches import LAYERS, Batch, Batches
 from uotpool_experiments.tasks.graph.contrast import Contrasted, Trainer, ViewLearner
 from uotpool_experiments.tasks.graph.encoder import GIN, WIDTH, GraphEncoder
 
-from experiments.tests.plain_adgcl import PlainTrainer, in_dtype
+from experiments.tests.tasks.plain_adgcl import PlainTrainer, in_dtype
 from tests import tolerances as tol
 from uotpool.zoo import ENTRIES, build
 

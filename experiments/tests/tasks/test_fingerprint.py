@@ -7,8 +7,10 @@ import re
 import shutil
 
 import pytest
-from uotpool_experiments.runs import fingerprint as module
-from uotpool_experiments.runs.fingerprint import closure, fingerprint
+from uotpool_experiments.tasks import fingerprint as module
+from uotpool_experiments.tasks.base import DESCRIPTIVE
+from uotpool_experiments.tasks.fingerprint import closure, fingerprint
+from uotpool_experiments.tasks.mil.task import MultiInstance
 
 import uotpool
 
@@ -72,7 +74,10 @@ USED = [
     *(f"uotpool.sets.{name}" for name in ("base", "dense", "ragged", "segments")),
     *(f"uotpool.{name}" for name in ("inputs", "problem", "nn.base", "nn.pooling", "solvers.sinkhorn")),
     *(f"uotpool.backends.{name}" for name in ("base", "reference", "cpu.backend", "cpu.ops")),
-    *(f"uotpool_experiments.tasks.{name}" for name in ("mil.task", "mil.metrics", "mil.dropout")),
+    *(
+        f"uotpool_experiments.tasks.{name}"
+        for name in ("mil.task", "mil.training", "mil.settings", "mil.metrics", "mil.dropout")
+    ),
     *(f"uotpool_experiments.tasks.{name}" for name in ("seeding", "protocols")),
     *(f"uotpool_experiments.datasets.{name}" for name in ("mil", "bags", "digits")),
 ]
@@ -81,7 +86,11 @@ UNUSED = [
     *(f"uotpool.zoo.{name}" for name in ("covariance", "graphs", "registry")),
     *("uotpool.pyg", "uotpool.cli", "uotpool.checks"),
     *(f"uotpool_experiments.{name}" for name in ("tables.kinds", "analysis.statistics", "cli.commands")),
-    *(f"uotpool_experiments.runs.{name}" for name in ("store", "sweep", "progress", "fingerprint", "worker")),
+    *(
+        f"uotpool_experiments.runs.{name}"
+        for name in ("store", "sweep", "plan", "scheduler", "progress", "worker")
+    ),
+    *(f"uotpool_experiments.tasks.{name}" for name in ("base", "fingerprint", "poolings", "graph.task")),
     *(f"uotpool_experiments.datasets.{name}" for name in ("fetch", "catalog", "sources")),
     "uotpool_experiments.tasks.spec",
 ]
@@ -188,7 +197,7 @@ def test_a_pure_move_keeps_it(sources, task):
     moved(sources, "uotpool_experiments.tasks.protocols", "uotpool.zoo.protocols")
     forget()
     assert "uotpool.views.base" in closure(("uotpool.nn.pooling",))
-    assert "uotpool_experiments.common.seeds" in closure((module.TASKS[task],))
+    assert "uotpool_experiments.common.seeds" in closure((module.task_module(task),))
     assert {name: sources.fingerprint(name, task) for name in names} == before
 
 
@@ -213,9 +222,23 @@ def test_a_rename_counts(sources):
     assert sources.fingerprint() != before
 
 
+def test_what_a_task_says_of_itself_does_not_count(sources):
+    before, task = sources.fingerprint(), "uotpool_experiments.tasks.mil.task"
+    text = sources.path(task).read_text()
+    for name in DESCRIPTIVE & set(vars(MultiInstance)):
+        sources.edit(
+            task, lambda _, name=name: re.sub(rf"^    {name} = .*$", f"    {name} = 0", text, flags=re.M)
+        )
+        assert sources.fingerprint() == before, name
+    sources.edit(task, lambda _: text.replace("settings = Settings", "settings = 0"))
+    assert sources.fingerprint() != before  # it decides the numbers
+    sources.edit(task, lambda _: text.replace("(Task)", "(Other)"))
+    assert sources.fingerprint() != before
+
+
 def test_a_number_counts(sources):
     before = sources.fingerprint()
-    sources.edit("uotpool_experiments.tasks.mil.task", lambda text: text.replace("5e-4", "6e-4", 1))
+    sources.edit("uotpool_experiments.tasks.mil.settings", lambda text: text.replace("5e-4", "6e-4", 1))
     assert sources.fingerprint() != before
 
 
@@ -244,6 +267,8 @@ def test_sources_of_the_kernels_count_where_they_run(sources, monkeypatch):
     header.write_text("")
     assert sources.fingerprint() == plain
 
+
+ABOVE = ("runs", "analysis", "tables", "figures", "report", "explorer", "cli")
 
 CPP = """#include <cmath>
 #include "simd.h"
@@ -281,7 +306,7 @@ def test_where_a_header_lies_does_not_count(sources, monkeypatch):
 
 
 def test_closure():
-    found = closure((module.TASKS["mil"], "uotpool.nn.pooling"))
+    found = closure((module.task_module("mil"), "uotpool.nn.pooling"))
     assert set(USED) <= found
     assert not set(UNUSED) & found - module.NOT_HASHED
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from uotpool_experiments.runs import export, same_code, sweep
-from uotpool_experiments.runs.fingerprint import fingerprint
+from uotpool_experiments.runs import export, same_code
+from uotpool_experiments.runs.plan import make_plan
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.same_code import Entry, SameCode
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tables.kinds import MixedCodeError, accuracy_table, select
-from uotpool_experiments.tasks.mil import task as mil
+from uotpool_experiments.tasks.fingerprint import fingerprint
+from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
-from experiments.tests.helpers import FACTS, mil_spec, quiet
-from experiments.tests.test_sweep import call, write
+from experiments.tests.helpers import FACTS, call, mil_spec, quiet, write
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -136,9 +136,9 @@ def test_a_sweep_counts_runs_of_a_csv_file_as_done(store):
     now = fingerprint("mil", "mean")
     specs = [mil_spec({}, seed=seed) for seed in range(4)]
     stored = [row(now, 0), row(A, 1), row(B, 2)]
-    assert sweep.plan(specs, store).todo == specs
-    assert sweep.plan(specs, store, stored).todo == specs[1:]
-    plan = sweep.plan(specs, store, stored, same=SameCode([entry(A, now)]))
+    assert make_plan(specs, store).todo == specs
+    assert make_plan(specs, store, stored).todo == specs[1:]
+    plan = make_plan(specs, store, stored, same=SameCode([entry(A, now)]))
     assert (plan.todo, plan.done) == (specs[2:], 2)
 
 
@@ -147,7 +147,7 @@ def test_the_commands(tmp_path, capsys):
     folder = tmp_path / "mil"
     folder.mkdir()
     specs = [mil_spec(pooling=name) for name in ("mean", "max")]
-    now = mil.run(specs[0], quiet)
+    now = training.run(specs[0], quiet)
     store = Store(tmp_path / "runs.sqlite")
     store.save(specs[0], A, now, FACTS, 2.0)
     store.save(specs[1], A, Result(metrics=dict.fromkeys(now.metrics, 0.25)), FACTS, 1.0)
@@ -192,7 +192,7 @@ def test_the_estimate_of_graphs_goes_by_epochs(store):
         return RunSpec.make(settings, pooling=pooling, **choices)
 
     known = Row(spec("mean", epochs=5), A, "done", 1, None, 60.0, 1.0, 1, {"accuracy": 0.5}, {}, 50.0)
-    plan = sweep.plan([spec("mean"), spec("mean", epochs=10)], store, like=[known])
+    plan = make_plan([spec("mean"), spec("mean", epochs=10)], store, like=[known])
     assert plan.core_seconds == 10.0 * (150 + 10)
     assert plan.done == 0  # that it is like them does not make it one of them
 

@@ -12,7 +12,7 @@ import pytest
 from uotpool_experiments.datasets import DatasetMissingError, entry, locate, sources, verify
 from uotpool_experiments.datasets.catalog import Address, Wheel
 
-from experiments.tests.data import helpers
+from experiments.tests.datasets import helpers
 
 MAT = helpers.mat_bytes()
 

@@ -1,0 +1,96 @@
+"""What a sweep has to do, and what that will cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from uotpool.zoo import ENTRIES
+from uotpool_experiments.runs import same_code
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.runs.same_code import SameCode
+from uotpool_experiments.runs.store import Store
+from uotpool_experiments.tasks import TASKS, load
+from uotpool_experiments.tasks.fingerprint import fingerprint
+from uotpool_experiments.tasks.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep has to do."""
+
+    todo: list[RunSpec]
+    done: int
+    core_seconds: float | None  # an estimate for `todo` from like runs; None where there are none
+
+    def __str__(self) -> str:
+        hours = "unknown (no like run in the store yet)"
+        if self.core_seconds is not None:
+            hours = f"{self.core_seconds / 3600:.2f}" if self.core_seconds >= 36 else "under 0.01"
+        return f"{len(self.todo)} runs to do, {self.done} done before; core-hours, estimated: {hours}"
+
+
+def make_plan(
+    specs: Sequence[RunSpec],
+    store: Store,
+    stored: Iterable[Row] = (),
+    like: Iterable[Row] = (),
+    same: SameCode = same_code.NONE,
+) -> Plan:
+    """Which of the wanted runs are still to do.
+
+    Args:
+        specs: the wanted runs.
+        store: the store with finished runs.
+        stored: more finished runs, from CSV files. Those of the present code count as done, and
+            those of code that `same` lists as the same.
+        like: more runs to estimate from, whatever code made them.
+        same: which versions of the code are the same.
+    """
+    stored = list(stored)
+    done = {row.spec for row in stored if is_present(row, same)}
+    todo = [spec for spec in unfinished(specs, store) if spec not in done]
+    seconds = _estimate(todo, [*store.rows(), *stored, *like]) if todo else 0.0
+    return Plan(todo, len(set(specs)) - len(todo), seconds)
+
+
+def is_present(row: Row, same: SameCode) -> bool:
+    """Whether the present code made this run, or code that is listed as the same."""
+    task, pooling = row.spec.task, row.spec.pooling
+    if task not in TASKS or pooling not in ENTRIES:
+        return False
+    return same.code(task, pooling, row.fingerprint) == same.code(task, pooling, fingerprint(task, pooling))
+
+
+def unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
+    """The specs without a finished run of the present code in the store, each once."""
+    keys = {spec: spec.key(fingerprint(spec.task, spec.pooling)) for spec in specs}
+    done = store.finished(keys.values())
+    return [spec for spec, key in keys.items() if key not in done]
+
+
+def _estimate(todo: Sequence[RunSpec], known: Iterable[Row]) -> float | None:
+    """The sum of what the runs most like each took: of the same pooling, else data set, else task.
+
+    We take the median of their seconds per epoch (`Task.epochs`), of CPU time where it is known.
+    """
+    seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    tasks = {spec.task for spec in todo}
+    for row in (row for row in known if row.spec.task in tasks):
+        for like in _likes(row.spec):
+            seen[like].append((row.cpu_seconds or row.seconds or 0.0) / load(row.spec.task).epochs(row.spec))
+    total = 0.0
+    for spec in todo:
+        found = next((seen[like] for like in _likes(spec) if like in seen), None)
+        if found is None:
+            return None
+        total += statistics.median(found) * load(spec.task).epochs(spec)
+    return total
+
+
+def _likes(spec: RunSpec) -> list[tuple[str, ...]]:
+    """What the run has in common with others, the most alike first."""
+    same = (spec.task, spec.dataset, spec.protocol, spec.pooling)
+    return [same, same[:3], same[:1]]

@@ -1,0 +1,85 @@
+"""Imports of the study point one way, folder by folder; the list of tasks imports none of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import uotpool_experiments
+
+from tests.import_rules import Rules, check_finds, sources
+
+# From the bottom to the top; a folder may import itself and those below it.
+ORDER = ("datasets", "tasks", "runs", "analysis", "tables")
+PAGES = ("report", "figures", "explorer")  # side by side above the tables
+HELPERS = {"csv_cells", "toml_file"}  # modules that import nothing of the package
+
+ALLOWED: dict[str, set[str]] = {name: set() for name in (*HELPERS, "__init__")}
+for i, folder in enumerate(ORDER):
+    ALLOWED[folder] = {*HELPERS, *ORDER[: i + 1]}
+for folder in PAGES:
+    ALLOWED[folder] = {*HELPERS, *ORDER, *PAGES}
+ALLOWED["cli"] = {*HELPERS, *ORDER, *PAGES, "cli"}
+RULES = Rules("uotpool_experiments", ALLOWED)
+FILES = sources(uotpool_experiments)
+# What still points the wrong way. An entry that is no longer true fails the test: remove it.
+KNOWN = (
+    "explorer/__init__.py imports uotpool_experiments.cli.summaries",
+    "report/content.py imports uotpool_experiments.cli.table",
+    "tables/manifest.py imports uotpool_experiments.cli.table",
+)
+
+
+def test_imports_point_one_way():
+    assert {"runs/executors/ray.py", "tasks/mil/task.py", "datasets/catalog.py", "cli/demo.py"} <= set(FILES)
+    found = [message.partition(";")[0] for message in RULES.violations(FILES)]
+    assert sorted(re.sub(r":\d+", "", message) for message in found) == sorted(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "target"),
+    [
+        ("datasets/catalog.py", "from uotpool_experiments.tasks import TASKS", "uotpool_experiments.tasks"),
+        ("tasks/mil/task.py", "from uotpool_experiments.runs.rows import Row", "uotpool_experiments.runs.rows"),
+        (
+            "tasks/graph/resume.py",
+            "from uotpool_experiments.runs import store",
+            "uotpool_experiments.runs.store",
+        ),
+        ("runs/export.py", "import uotpool_experiments.tables.table", "uotpool_experiments.tables.table"),
+        ("runs/executors/ray.py", "from ...cli import demo", "uotpool_experiments.cli.demo"),
+        ("analysis/ranking.py", "from ..tables import swap", "uotpool_experiments.tables.swap"),
+        ("tables/swap.py", "from uotpool_experiments import report", "uotpool_experiments.report"),
+        ("figures/ranks.py", "def f():\n    from uotpool_experiments import cli", "uotpool_experiments.cli"),
+        (
+            "toml_file.py",
+            "from uotpool_experiments.datasets import fetch",
+            "uotpool_experiments.datasets.fetch",
+        ),
+    ],
+)
+def test_a_wrong_import_is_found_and_named(file, line, target):
+    known = {message.partition(" ")[0] for message in KNOWN}
+    right = {path: "" if path in known else text for path, text in FILES.items()}
+    check_finds(RULES, right, file, line, target)
+
+
+def test_the_list_of_tasks_imports_no_task():
+    """Commands ask for the names only; a task brings torch, scikit-learn and more."""
+    script = (
+        "import sys; from uotpool_experiments.tasks import TASKS; before = set(sys.modules); "
+        "print(*TASKS, *sorted({'torch', 'sklearn', 'torch_geometric'} & before)); "
+        "from uotpool_experiments.tasks import load; [load(name) for name in TASKS]; "
+        "print(*sorted({'torch_geometric', 'transformers', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout == "mil graph image\n\n"
