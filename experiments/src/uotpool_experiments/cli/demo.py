@@ -8,23 +8,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from uotpool_experiments import figures
-from uotpool_experiments.analysis.statistics import samples
 from uotpool_experiments.cli import arguments
-from uotpool_experiments.cli.execute import execute
-from uotpool_experiments.cli.summaries import SUMMARIES
-from uotpool_experiments.cli.table import read_rows
-from uotpool_experiments.report import collect, pictures_in, write
-from uotpool_experiments.runs import sweep
-from uotpool_experiments.tables.kinds import select
-from uotpool_experiments.tasks.mil.task import EMBEDDED
-from uotpool_experiments.tasks.spec import RunSpec
 
-POOLINGS = ("mean", "max", "attention", "mixed", *sweep.UOTP)
+if TYPE_CHECKING:
+    from uotpool_experiments.tasks.spec import RunSpec
+
+POOLINGS = ("mean", "max", "attention", "mixed", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
 FIGURE = "bag-plans"
 QUESTION = (
     "Is there a 9 in the bag? 160 bags of handwritten digits, 5 folds, seven poolings; learning rate, weight "
@@ -39,7 +30,7 @@ NEXT = (
 
 
 def add_parser(commands: Any) -> None:
-    demo = commands.add_parser("demo", help=SUMMARIES["demo"])
+    demo = commands.add_parser("demo", help="train on embedded data and show a report: minutes")
     demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
     demo.add_argument("--quick", action="store_true", help="two epochs only, to see that it works")
     demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")
@@ -55,15 +46,26 @@ def _program() -> str:
 
 
 def _accuracies(specs: Sequence[RunSpec], store: Path) -> str:
-    """In words, the best first."""
+    """The accuracies in words, the best first."""
+    from uotpool_experiments.analysis.samples import samples
+    from uotpool_experiments.analysis.selection import Source
+
     wanted = set(specs)
-    rows = [row for row in select(read_rows(store), "mil", settings=None)[0] if row.spec in wanted]
+    rows = [row for row in Source.read(store).select_all("mil")[0] if row.spec in wanted]
     found = {pooling: 100 * sample.mean for (pooling, _), sample in samples(rows, "accuracy").items()}
     order = sorted(found, key=lambda pooling: -found[pooling])
     return "Accuracy in per cent: " + ", ".join(f"{pooling} {found[pooling]:.1f}" for pooling in order)
 
 
 def _demo(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from uotpool_experiments import figures
+    from uotpool_experiments.cli.execute import execute
+    from uotpool_experiments.report import collect, pictures_in, write
+    from uotpool_experiments.runs import sweep
+    from uotpool_experiments.tasks.mil.task import EMBEDDED
+
     console = Console(stderr=True)
     console.print(f"{QUESTION} Stop it at any time: the same command goes on.", highlight=False, soft_wrap=True)
     settings = {"epochs": 2} if args.quick else {}

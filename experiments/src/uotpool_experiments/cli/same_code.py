@@ -9,10 +9,9 @@ from typing import Any
 
 from uotpool.zoo import ENTRIES
 from uotpool_experiments.cli import arguments
-from uotpool_experiments.cli.table import read_rows
-from uotpool_experiments.runs import same_code
-from uotpool_experiments.runs import worker as work
+from uotpool_experiments.runs import same_code, worker
 from uotpool_experiments.runs.fingerprint import TASKS, fingerprint
+from uotpool_experiments.runs.reading import read_rows
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.same_code import Entry, SameCode
 
@@ -68,7 +67,7 @@ def _same_code(args: argparse.Namespace) -> int:
     for row in cheapest(rows, known):
         spec = row.spec
         print(f"{spec}: {_cost(row):.0f} CPU seconds when it was stored", flush=True)
-        metrics = work.execute(spec, lambda done, total: None).metrics
+        metrics = worker.execute(spec, lambda done, total: None).metrics
         agreement = same_code.agreement(row.metrics, metrics)
         if agreement is None:
             differing += 1
