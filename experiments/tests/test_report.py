@@ -28,7 +28,7 @@ from uotpool_experiments.tables.formats import render as render_table
 from uotpool_experiments.tables.make import make
 from uotpool_experiments.tables.results import results_table
 from uotpool_experiments.tables.spec import TableSpec
-from uotpool_experiments.tables.table import EMPTY, Cell, Count, Difference, Mean, PublishedMean, Tested, Text
+from uotpool_experiments.tables.table import EMPTY, Cell, Count, Difference, Mean, Outcome, PublishedMean, Text
 from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests.helpers import FACTS, row, table_of_runs
@@ -128,7 +128,7 @@ def test_pictures_are_in_the_page_or_their_command_is(tmp_path):
     ("cell", "key"),
     [
         (Mean(Sample({(0, 0): 0.5, (0, 1): 0.25}), "accuracy"), "0.375"),
-        (Tested(Comparison(0.5, 0.03, 5), "accuracy"), "0.5"),
+        (Outcome(Comparison(0.5, 0.03, 5), "accuracy"), "0.5"),
         (PublishedMean(Published(93.32, 0.99)), "93.32"),
         (Difference(-3.0), "-3"),
         (Count(1024), "1024"),

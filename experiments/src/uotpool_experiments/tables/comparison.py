@@ -12,7 +12,7 @@ from uotpool_experiments.runs.sweep import UOTP
 from uotpool_experiments.tables.kinds import Kind
 from uotpool_experiments.tables.shared import by_pooling, optimistic, samples_of, with_settings
 from uotpool_experiments.tables.spec import TableSpec
-from uotpool_experiments.tables.table import EMPTY, Column, Count, Line, Table, Tested
+from uotpool_experiments.tables.table import EMPTY, Column, Count, Line, Outcome, Table
 
 
 class ComparisonKind(Kind):
@@ -49,7 +49,7 @@ def comparison_table(
     tests = outcomes(found, pooling, sign(metric))
     for other in sorted({p for p, _ in found} - {pooling}, key=by_pooling):
         own = [tests.get((other, dataset)) for dataset in datasets]
-        cells = [EMPTY if test is None else Tested(test, metric) for test in own]
+        cells = [EMPTY if test is None else Outcome(test, metric) for test in own]
         verdicts = Counter(test.verdict for test in own if test is not None)
         counts = [Count(verdicts[verdict]) for verdict in ("win", "tie", "loss")]
         table.lines.append(Line.of(other, *cells, *counts))
@@ -66,10 +66,10 @@ def comparison_table(
 def verdicts(table: Table) -> Counter[str]:
     """How many of the tests in a table are "win", "tie" and "loss", all of them taken together."""
     tests = {
-        (str(line.cells[0]), column.dataset): cell.outcome
+        (str(line.cells[0]), column.dataset): cell.comparison
         for line in table.lines
         for column, cell in zip(table.columns, line.cells, strict=True)
-        if isinstance(cell, Tested)
+        if isinstance(cell, Outcome)
     }
     return Counter(together(tests).values())
 

@@ -127,19 +127,19 @@ class Difference(Cell):
 
 
 @dataclass(frozen=True)
-class Tested(Cell):
+class Outcome(Cell):
     """A difference with the p-value of its test."""
 
-    outcome: Comparison
+    comparison: Comparison
     metric: str
 
     @property
     def value(self) -> float:
-        return self.outcome.difference
+        return self.comparison.difference
 
     def __str__(self) -> str:
         unit = 100 if is_per_cent(self.metric) else 1
-        return f"{unit * self.outcome.difference:+.2f} ({self.outcome.p_value:.2f})"
+        return f"{unit * self.comparison.difference:+.2f} ({self.comparison.p_value:.2f})"
 
 
 EMPTY = Text("")
