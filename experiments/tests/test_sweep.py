@@ -610,7 +610,7 @@ def test_runs_that_fail_are_said_and_kept(tmp_path, capsys, monkeypatch):
         (["run", "mil", "--dataset", "MUTAG"], "expected one for multi-instance learning"),
         (["run", "mil", "--pooling", "meen"], "did you mean 'mean'"),
         (["run", "mil", "--pooling", "sagp"], "expected one that task 'mil' can use"),
-        (["run", "mil", "--protocol", "honest"], "invalid choice: 'honest'"),
+        (["run", "mil", "--protocol", "honest"], "expected one of ('paper', 'fair'), got 'honest'"),
         (["run", "milk"], "invalid choice: 'milk'"),
         (["run", "mil", "--seeds", "0"], "expected a number >= 1"),
         (["run", "mil", "--seeds", "x"], "--seeds"),
