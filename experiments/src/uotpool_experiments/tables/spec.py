@@ -19,6 +19,8 @@ from uotpool_experiments.tables import kinds
 from uotpool_experiments.tables.kinds import KINDS
 from uotpool_experiments.tasks.spec import canonical
 
+MOST_SEEDS = 100_000  # a number of seeds is written out, so it has a bound
+
 
 class Form(Enum):
     """The forms that the value of an option can have."""
@@ -42,6 +44,7 @@ class Option:
 
     @property
     def name(self) -> str:
+        """The key of a TOML file, by which messages name the option too."""
         return self.key or self.flag.removeprefix("--")
 
     def from_toml(self, value: Any) -> Any:
@@ -74,9 +77,6 @@ class Option:
         return [word for pair in pairs for word in pair]
 
 
-MOST_SEEDS = 100_000
-
-
 def _seeds_text(seeds: Sequence[int]) -> str:
     if tuple(seeds) == tuple(range(len(seeds))):
         return str(len(seeds))
@@ -93,7 +93,11 @@ def _setting_text(value: Any) -> str:
     return canonical(value)
 
 
+SETTINGS = Option("--set", Form.SETTINGS, "runs with these settings", key="settings", metavar="NAME=VALUE")
+
+
 def _option(option: Option, default: Any) -> Any:
+    """A field of `TableSpec` that is an option."""
     return field(default=default, metadata={"option": option})
 
 
@@ -131,14 +135,7 @@ class TableSpec:
         (),
     )
     datasets: tuple[str, ...] = _option(Option("--dataset", Form.NAMES, "only these, by commas"), ())
-    settings: Mapping[str, Any] = field(
-        default_factory=dict,
-        metadata={
-            "option": Option(
-                "--set", Form.SETTINGS, "runs with these settings", key="settings", metavar="NAME=VALUE"
-            )
-        },
-    )
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata={"option": SETTINGS})
     seeds: tuple[int, ...] = _option(
         Option("--seeds", Form.SEEDS, "only these: N for 0 to N - 1, or by commas"), ()
     )
