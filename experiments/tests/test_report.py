@@ -17,7 +17,7 @@ from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.analysis.selection import Source, select
 from uotpool_experiments.analysis.tests import Comparison
 from uotpool_experiments.report import collect, pictures_in, write
-from uotpool_experiments.report.content import Picture, missing, verdicts_of_uotp
+from uotpool_experiments.report.content import Picture, Report, missing, verdicts_of_uotp
 from uotpool_experiments.report.page import render, sort_key
 from uotpool_experiments.runs import export
 from uotpool_experiments.runs.fingerprint import fingerprint
@@ -141,6 +141,11 @@ def test_sort_keys(cell: Cell, key):
     assert sort_key(cell) == key
 
 
+@pytest.fixture(scope="module")
+def committed() -> Report:
+    return collect([RESULTS])
+
+
 def test_the_committed_results(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(RESULTS.parent)
     with pytest.raises(SystemExit) as stop:
@@ -156,11 +161,12 @@ def test_the_committed_results(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["mil", "graph", "image"])
-def test_committed_tables_are_those_of_the_runs(task):
+def test_committed_tables_are_those_of_the_runs(task, committed):
     """So is the command under each of them, seen from the root of the project."""
-    found = manifest.read(RESULTS / task)
-    for entry in found.entries:
-        table = found.table(entry)
+    (section,) = (section for section in committed.sections if section.manifest.task == task)
+    found = section.manifest
+    for shown in section.tables:
+        entry, table = shown.entry, shown.table
         text = (RESULTS / task / f"{entry.name}.md").read_text()
         assert found.page(entry, table) == text, f"run: uotpool tables results/{task}"
         csv_text = (RESULTS / task / f"{entry.name}.csv").read_text()
@@ -349,13 +355,12 @@ def test_numbers_of_readme_are_those_of_its_commands(monkeypatch, capsys):
             assert abs(float(cells[dataset]) - mean) <= 0.055, (pooling, dataset)  # of two digits, of one
 
 
-def test_counts_of_tests_in_readme_are_those_of_the_report():
+def test_counts_of_tests_in_readme_are_those_of_the_report(committed):
     words = " ".join((RESULTS.parent / "README.md").read_text().split())
-    report = collect([RESULTS])
-    (line,) = [line for line in report.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
+    (line,) = [line for line in committed.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
     total, won, lost = re.search(r"(\d+) tests .*; (\d+) are won and (\d+) lost", line).groups()
     assert f"{total} tests, {won} won and {lost} lost" in words
-    shown = [shown for shown in report.sections[0].tables if shown.entry.name.startswith("against_")]
+    shown = [shown for shown in committed.sections[0].tables if shown.entry.name.startswith("against_")]
     alike = [verdicts_of_uotp(one.entry.spec, one.table) for one in shown]
     assert sum(counts.total() for counts in alike) == 420
     assert "none in the 420 on bags tuned alike" in words

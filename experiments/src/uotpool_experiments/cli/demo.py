@@ -1,4 +1,4 @@
-"""`uotpool demo`: train a few poolings on embedded real data, and show what came out, in two minutes."""
+"""The command `uotpool demo`: it trains a few poolings on embedded real data and shows what came out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _program() -> str:
-    """As a person can type it here: `make demo` puts nothing on the path."""
+    """The name of the program as a person can type it here: `make demo` puts nothing on the path."""
     if shutil.which("uotpool"):
         return "uotpool"
     return os.path.relpath(Path(sys.executable).with_name("uotpool"))

@@ -19,8 +19,6 @@ from uotpool_experiments.tables import kinds
 from uotpool_experiments.tables.kinds import KINDS
 from uotpool_experiments.tasks.spec import canonical
 
-MOST_SEEDS = 100_000  # a number of seeds is written out, so it has a bound
-
 
 class Form(Enum):
     """The forms that the value of an option can have."""
@@ -57,11 +55,8 @@ class Option:
             names = [value] if isinstance(value, str) else value
             if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
                 return tuple(names)
-        if self.form is Form.SEEDS:
-            if type(value) is int and 1 <= value <= MOST_SEEDS:
-                return tuple(range(value))
-            if isinstance(value, list) and value and all(type(n) is int and n >= 0 for n in value):
-                return tuple(value)
+        if self.form is Form.SEEDS and (seeds := _seeds(value)):
+            return seeds
         raise ValueError(f"{self.name}: expected {self.form.value}, got {value!r}")
 
     def words(self, value: Any) -> list[str]:
@@ -75,6 +70,16 @@ class Option:
         # A value that begins with a dash would be taken for an option.
         pairs = [[f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in texts]
         return [word for pair in pairs for word in pair]
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    """The seeds from 0, if a number says how many, or those of a list; none for another value."""
+    from uotpool_experiments.runs.sweep import MOST_RUNS, MOST_SEED  # noqa: PLC0415 only for a TOML file
+
+    if type(value) is int and 1 <= value <= MOST_RUNS:
+        return tuple(range(value))
+    numbers = isinstance(value, list) and all(type(n) is int and 0 <= n <= MOST_SEED for n in value)
+    return tuple(value) if numbers else ()
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:
