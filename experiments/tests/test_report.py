@@ -201,6 +201,8 @@ def test_tables_are_written(tmp_path, store, capsys):
         ("[[table]]\nname = '../x'\nabout = 'y'", r"expected names of letters, digits, _ and -, got '\.\./x'"),
         ("ranking = 5", "ranking: expected a table of keys, .* got 5"),
         ("ranking = {protocol = 'mine'}", "ranking: protocol: expected one of .* got 'mine'"),
+        ("ranking = {metric = 'loss'}", "ranking: .* the metric accuracy, got results and loss"),
+        ("table = 5", r"expected every table as \[\[table\]\], got 5"),
         ("table = 'x'", r"expected every table as \[\[table\]\], got 'x'"),
         ("[[table]]\nname = 'x'\nabout = 'y'\ncolour = 1", r"table x: expected keys .* got \['colour'\]"),
         ("[[table]]\nname = 'x'\nabout = 'y'\nshown = 1", "table x: shown: expected true or false, got 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,9 @@ def test_a_command_says_only_what_is_not_the_default():
         ("seeds", True, r"seeds: expected a number >= 1 or a list of numbers >= 0, got True"),
         ("seeds", [-1], r"seeds: expected a number >= 1 or a list of numbers >= 0, got \[-1\]"),
         ("seeds", 10**9, r"seeds: expected a number >= 1"),
-        ("settings", "lr=1", r"settings: expected a table of settings, got 'lr=1'"),
+        ("settings", "lr=1", r"settings: expected a table of settings, .*, got 'lr=1'"),
+        ("settings", {"lr": float("nan")}, r"settings: expected a table of settings, .*, got {'lr': nan}"),
+        ("settings", {"lr": date(1979, 5, 27)}, r"settings: .* got {'lr': datetime.date\(1979, 5, 27\)}"),
         ("vary", "pool.K", r"--vary: expected --kind settings, got --kind results, which takes none"),
         ("arguments", "--seeds 5", r"expected keys among \['dataset', .*\], got \['arguments'\]"),
     ],

@@ -91,13 +91,26 @@ def _manifest(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a Manifest that the file gives."""
     if unknown := sorted(set(given) - KEYS):
         raise ValueError(f"expected keys among {sorted(KEYS)}, got {unknown}")
+    tables = given.get("table", [])
+    if not isinstance(tables, list):
+        raise ValueError(f"expected every table as [[table]], got {tables!r}")
     texts = {"title": TITLES[task], "about": "", **given}
     return {
         "title": _text(texts, "title"),
         "about": _text(texts, "about"),
-        "ranked": _spec(task, "ranking", given["ranking"]) if "ranking" in given else None,
-        "entries": [_entry(task, table) for table in given.get("table", [])],
+        "ranked": _ranked(task, given["ranking"]) if "ranking" in given else None,
+        "entries": [_entry(task, table) for table in tables],
     }
+
+
+def _ranked(task: str, keys: Any) -> TableSpec:
+    """The runs that are ranked. Ranks are by accuracy, over runs with the same settings."""
+    spec = _spec(task, "ranking", keys)
+    if (spec.kind, spec.metric) != ("results", "accuracy"):
+        raise ValueError(
+            f"ranking: expected the kind results and the metric accuracy, got {spec.kind} and {spec.metric}"
+        )
+    return spec
 
 
 def _entry(task: str, table: Any) -> Entry:

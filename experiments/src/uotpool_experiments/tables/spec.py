@@ -26,7 +26,7 @@ class Form(Enum):
     CHOICE = "a name"
     NAMES = "a name or a list of names"
     SEEDS = "a number >= 1 or a list of numbers >= 0"
-    SETTINGS = "a table of settings"
+    SETTINGS = "a table of settings, with values as JSON has them"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Option:
         """The value of the field that a TOML file gives."""
         if self.form is Form.CHOICE and isinstance(value, str):
             return value
-        if self.form is Form.SETTINGS and isinstance(value, Mapping):
+        if self.form is Form.SETTINGS and isinstance(value, Mapping) and _is_json(value):
             return dict(value)
         if self.form is Form.NAMES:
             names = [value] if isinstance(value, str) else value
@@ -70,6 +70,15 @@ class Option:
         # A value that begins with a dash would be taken for an option.
         pairs = [[f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in texts]
         return [word for pair in pairs for word in pair]
+
+
+def _is_json(value: Any) -> bool:
+    """Whether the value can be a setting of a run: TOML also has dates and numbers that are not finite."""
+    try:
+        canonical(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
