@@ -6,6 +6,9 @@ functions that need it.
 
 from __future__ import annotations
 
+import argparse
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from uotpool_experiments.cli import (
@@ -27,5 +30,27 @@ COMMANDS = (demo, run, sweep, table, tables, same_code, report, export, figure, 
 
 def add_parsers(commands: Any) -> None:
     """Adds the parser of each command to the subparsers of `uotpool`."""
+    known = set(commands.choices)
     for command in COMMANDS:
         command.add_parser(commands)
+    for name in commands.choices.keys() - known:
+        parser = commands.choices[name]
+        parser.set_defaults(command_function=_with_advice(parser.get_default("command_function")))
+
+
+def _with_advice(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """The command, which says what to install if it lacks a package."""
+
+    @functools.wraps(command)
+    def call(args: argparse.Namespace) -> int:
+        try:
+            return command(args)
+        except ModuleNotFoundError as error:
+            package = (error.name or "uotpool").partition(".")[0]
+            if package.startswith("uotpool") or error.__cause__ is not None:  # the message has advice already
+                raise
+            raise ModuleNotFoundError(
+                f"needs {package}: pip install --upgrade uotpool-experiments", name=error.name
+            ) from error
+
+    return call
