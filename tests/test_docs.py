@@ -69,13 +69,13 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
 
 
 def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
-    from uotpool_experiments.tables import manifest as listed
-    from uotpool_experiments.tasks.poolings import UOTP
+    from uotpool_experiments.runs.sweep import UOTP
+    from uotpool_experiments.tables import manifest
 
     monkeypatch.chdir(ROOT)
-    listings = listed.committed()
-    ranking, left_out = listed.overall(listings)
-    accuracy = {key: sample for listing in listings for key, sample in listing.found().items()}
+    manifests = manifest.committed()
+    ranking, left_out = manifest.overall(manifests)
+    accuracy = {key: sample for found in manifests for key, sample in found.ranked_samples().items()}
     table = re.search(
         r"^\| pooling \| mean rank.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )

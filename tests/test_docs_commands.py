@@ -16,8 +16,9 @@ from examples.studies.__main__ import STUDIES
 from uotpool.cli import make_parser
 
 pytest.importorskip("rich")
-from uotpool_experiments import tasks
+from uotpool_experiments.cli import run, table
 from uotpool_experiments.runs import sweep
+from uotpool_experiments.tasks import load
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -70,14 +71,13 @@ def check_uotpool(words, page):
         assert sweep.read(ROOT / args.file)
     elif args.command == "run":
         assert sweep.pooling_names(args.task, args.pooling)
-        task = tasks.load(args.task)
-        own = [name for each in tasks.TASKS for name in tasks.load(each).short_options]
-        short = {n: getattr(args, n) for n in (*own, "epochs")}
-        given = dict(args.set) | {n: value for n, value in short.items() if value is not None}
+        module, given = load(args.task), run.settings_of(args)
         for pooling in sweep.pooling_names(args.task, args.pooling):
-            task.clean_settings(pooling, given)
+            module.clean_settings(pooling, given)
         for dataset in args.dataset or ():
-            task.check_dataset(dataset)
+            module.check_dataset(dataset)
+    elif args.command == "table":
+        assert table.spec_of(args).pooling_names() is not None
 
 
 def check_module(words, page):

@@ -11,17 +11,26 @@ import numpy as np
 import pytest
 import torch
 from uotpool_experiments import figures
-from uotpool_experiments.analysis import published_results as paper
-from uotpool_experiments.analysis.statistics import Sample
+from uotpool_experiments.analysis import published_results
+from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.datasets import status
-from uotpool_experiments.figures import best_modules, modules, plans, priors, problems, runtime, stability
-from uotpool_experiments.figures import from_runs as committed
+from uotpool_experiments.figures import (
+    best_modules,
+    from_runs,
+    modules,
+    plans,
+    priors,
+    problems,
+    runtime,
+    stability,
+)
 from uotpool_experiments.figures.dynamics import share_that_holds
 from uotpool_experiments.figures.objective import objective
 from uotpool_experiments.figures.problems import power, problem, seeded, short
 from uotpool_experiments.figures.timing import BOTH, FORWARD
 from uotpool_experiments.runs import export
 from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.tables.manifest import FOLDER
 from uotpool_experiments.tasks.spec import RunSpec
 
 from uotpool import duality_gap, solvers, uot_plan
@@ -62,7 +71,7 @@ def needs(*datasets: str) -> None:
 def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, monkeypatch):
     needs(*datasets)
     monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
-    monkeypatch.setenv(committed.FOLDER, str(RESULTS))
+    monkeypatch.setenv(FOLDER, str(RESULTS))
     words = figures.draw(name, tmp_path / "a", quick=True)
     assert figures.draw(name, tmp_path / "b", quick=True)[:-2] == words[:-2]
     for form in ("png", "svg"):
@@ -132,7 +141,7 @@ def test_figures_of_committed_runs_fit_long_settings(name, tmp_path, monkeypatch
     (tmp_path / "mil").mkdir()
     with (tmp_path / "mil" / "runs.csv").open("w") as file:
         export.write(rows, file)
-    monkeypatch.setenv(committed.FOLDER, str(tmp_path))
+    monkeypatch.setenv(FOLDER, str(tmp_path))
     module = {"modules": modules, "best-modules": best_modules, "priors": priors}[name]
     figure, words = module.draw(0, True)
     figure.savefig(tmp_path / "drawn.png")  # lays it out
@@ -160,7 +169,7 @@ def run(
     return Row(spec=spec, attempts=1, metrics={"accuracy": accuracy}, details={}, **text, **costs)
 
 
-def shown(found: committed.Samples[Any]) -> dict[tuple[str, Any], tuple[Any, int]]:
+def shown(found: from_runs.Samples[Any]) -> dict[tuple[str, Any], tuple[Any, int]]:
     return {key: (pytest.approx(sample.mean), len(sample)) for key, sample in found.items()}
 
 
@@ -169,7 +178,7 @@ def test_modules_are_compared_on_the_same_runs():
     rows += [run({"K": 8}, 0, 0.6), run({"K": 8}, 1, 0.8)]
     others = [run({"K": "converged"}, 0, 0.9), run({"K": 8}, 0, 0.9, "mean"), run({}, 0, 0.9, lr=0.1)]
     others += [run({}, 1, 0.9, "uotp-badmm-e")]  # with one K only
-    ((panel, found),) = committed.by_modules(rows + others).items()
+    ((panel, found),) = from_runs.by_modules(rows + others).items()
     assert panel == ("musk1", "exact", "fair", "")
     assert shown(found) == {("sinkhorn", 4): (0.6, 2), ("sinkhorn", 8): (0.7, 2)}
 
@@ -192,18 +201,21 @@ def test_best_modules():
 def test_published_tables_agree_where_they_overlap():
     """Table 6 with fixed priors is NCI1 of Table 1, and Table 7 that table where the best K is 4."""
     poolings = ("uotp-sinkhorn-paper", "uotp-badmm-e-paper", "uotp-badmm-q-paper")
-    assert len(paper.TABLE_6) == 3 * 4
-    assert len(paper.TABLE_7) == 3 * 12
+    assert len(published_results.TABLE_6) == 3 * 4
+    assert len(published_results.TABLE_7) == 3 * 12
     for name in poolings:
-        assert paper.TABLE_6[name, (False, False)] == paper.TABLE_1[name, paper.PRIORS_DATASET]
-    for (name, dataset), best in paper.TABLE_7.items():
+        assert (
+            published_results.TABLE_6[name, (False, False)]
+            == published_results.TABLE_1[name, published_results.PRIORS_DATASET]
+        )
+    for (name, dataset), best in published_results.TABLE_7.items():
         if best.K == 4:
-            assert best.accuracy == paper.TABLE_1[name, dataset], (name, dataset)
-        assert best.accuracy.mean >= paper.TABLE_1[name, dataset].mean, (name, dataset)
+            assert best.accuracy == published_results.TABLE_1[name, dataset], (name, dataset)
+        assert best.accuracy.mean >= published_results.TABLE_1[name, dataset].mean, (name, dataset)
 
 
 def test_figures_without_runs(tmp_path, monkeypatch):
-    monkeypatch.delenv(committed.FOLDER, raising=False)
+    monkeypatch.delenv(FOLDER, raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"results.mil.runs\.csv .*got neither: .*UOTPOOL_RESULTS"):
         figures.draw("modules", tmp_path, quick=True)

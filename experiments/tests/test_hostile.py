@@ -19,18 +19,19 @@ import scipy.io
 import scipy.sparse
 from uotpool_experiments import csv_cells, toml_file
 from uotpool_experiments.cli import arguments
-from uotpool_experiments.cli.table import read_rows
 from uotpool_experiments.datasets import DatasetRefusedError, digests
 from uotpool_experiments.datasets.graphs import read as read_graphs
 from uotpool_experiments.datasets.mil import read_csv, read_mat
 from uotpool_experiments.runs import export, sweep
+from uotpool_experiments.runs.reading import read_rows
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tables.formats import render
 from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests import kills
 from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, mil_spec
+from experiments.tests.text_table import text_table
 from uotpool.cli import OF_EXPERIMENTS, main, make_parser
 from uotpool.plaintext import visible
 
@@ -203,7 +204,7 @@ def test_what_is_no_file_is_no_store(tmp_path):
 READING = """
 import os, sys
 from pathlib import Path
-from uotpool_experiments.cli.table import read_rows
+from uotpool_experiments.runs.reading import read_rows
 if os.getuid() == 0:  # whom no permission binds
     os.setgid(65534)
     os.setuid(65534)
@@ -319,28 +320,28 @@ FORMULAS = ("=1+1", "+cmd|'/c calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\u
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
 def test_a_table_shows_control_characters(escape, form):
     name = f"a{escape}b"
-    text = Table(name, ["pooling", name], [[name, "1"]], [name]).render(form)
+    text = render(text_table(name, ["pooling", name], [[name, "1"]], [name]), form)
     assert escape not in text
     assert f"a{escape.encode('unicode_escape').decode()}b" in text.replace("\\textbackslash{}", "\\")
 
 
 def test_a_newline_does_not_leave_a_comment_of_latex():
     evil = "x\n\\input{secret}\n"
-    lines = Table(evil, ["pooling", evil], [[evil, "1"]], [evil]).render("latex").splitlines()
+    lines = render(text_table(evil, ["pooling", evil], [[evil, "1"]], [evil]), "latex").splitlines()
     assert not any(line.startswith("\\input") for line in lines)
     assert [line for line in lines if "\\input" in line] == [f"% {visible(evil)}"] * 2  # within comments
 
 
 def test_markdown_has_neither_html_nor_links_of_others():
     evil = "<img src=x onerror=y> [a](http://evil)"
-    text = Table(evil, ["pooling", evil], [[evil, "1"]], [evil]).render("markdown")
+    text = render(text_table(evil, ["pooling", evil], [[evil, "1"]], [evil]), "markdown")
     assert "<img" not in text
     assert "](" not in text
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_a_formula_is_text_in_a_spreadsheet(formula):
-    text = Table("t", ["pooling", formula], [[formula, "-0.5"]]).render("csv")
+    text = render(text_table("t", ["pooling", formula], [[formula, "-0.5"]]), "csv")
     (head, line) = csv.reader(text.splitlines())
     for cell in (head[1], line[0]):
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from uotpool_experiments.analysis.ranking import Ranking, ranking
-from uotpool_experiments.analysis.statistics import Sample
+from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.figures import ranks as figure
 
 

@@ -12,14 +12,22 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from uotpool_experiments.analysis.published_results import Published
+from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.analysis.selection import Source, select
+from uotpool_experiments.analysis.tests import Comparison
 from uotpool_experiments.report import collect, pictures_in, write
-from uotpool_experiments.report.content import Picture, missing
+from uotpool_experiments.report.content import Picture, Report, missing, verdicts_of_uotp
 from uotpool_experiments.report.page import render, sort_key
 from uotpool_experiments.runs import export
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tables import manifest as listed
-from uotpool_experiments.tables.kinds import accuracy_table, select
+from uotpool_experiments.tables import manifest
+from uotpool_experiments.tables.formats import render as render_table
+from uotpool_experiments.tables.make import make
+from uotpool_experiments.tables.results import results_table
+from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tables.table import EMPTY, Cell, Count, Difference, Mean, Outcome, PublishedMean, Text
 from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import Result
 
@@ -62,7 +70,8 @@ def test_page_of_a_store(store, tmp_path):
         "abc",
     ):
         assert text in page
-    assert f"uotpool table mil --store={store} --protocol fair" in page
+    assert f"uotpool table mil --store={store}</code>" in page
+    assert f"uotpool table mil --store={store} --protocol paper</code>" in page
     assert "protocol paper less protocol fair" in page
     assert 'class="below"' in page  # 80.00 where the paper has 93.32
     assert not list(tmp_path.glob("**/*.part"))
@@ -118,16 +127,23 @@ def test_pictures_are_in_the_page_or_their_command_is(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "key"),
     [
-        ("88.09 ± 1.45", "88.09"),
-        ("+0.5 (0.03)", "+0.5"),
-        ("", ""),
-        ("mean", "mean"),
-        ("-3", "-3"),
-        ("1,024 runs", "1024"),
+        (Mean(Sample({(0, 0): 0.5, (0, 1): 0.25}), "accuracy"), "0.375"),
+        (Outcome(Comparison(0.5, 0.03, 5), "accuracy"), "0.5"),
+        (PublishedMean(Published(93.32, 0.99)), "93.32"),
+        (Difference(-3.0), "-3"),
+        (Count(1024), "1024"),
+        (EMPTY, ""),
+        (Text("mean"), "mean"),
+        (Text("5 more"), "5 more"),
     ],
 )
-def test_sort_keys(cell, key):
+def test_sort_keys(cell: Cell, key):
     assert sort_key(cell) == key
+
+
+@pytest.fixture(scope="module")
+def committed() -> Report:
+    return collect([RESULTS])
 
 
 def test_the_committed_results(tmp_path, capsys, monkeypatch):
@@ -145,29 +161,35 @@ def test_the_committed_results(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["mil", "graph", "image"])
-def test_committed_tables_are_those_of_the_runs(task):
-    listing = listed.read(RESULTS / task)
-    for entry in listing.entries:
+def test_committed_tables_are_those_of_the_runs(task, committed):
+    """So is the command under each of them, seen from the root of the project."""
+    (section,) = (section for section in committed.sections if section.manifest.task == task)
+    found = section.manifest
+    for shown in section.tables:
+        entry, table = shown.entry, shown.table
         text = (RESULTS / task / f"{entry.name}.md").read_text()
-        assert listing.page(entry) == text, f"run: uotpool tables results/{task}"
+        assert found.page(entry, table) == text, f"run: uotpool tables results/{task}"
+        csv_text = (RESULTS / task / f"{entry.name}.csv").read_text()
+        assert render_table(table, "csv") == csv_text, f"run: uotpool tables results/{task}"
+        command = text.splitlines()[-1].strip()
+        assert command.startswith(f"uotpool table {task} --store=results/{task}/runs.csv")
+        assert str(RESULTS.parent) not in command
     names = {path.stem for path in (RESULTS / task).glob("*.md")} - {"README"}
-    assert names == {entry.name for entry in listing.entries}
+    assert names == {entry.name for entry in found.entries}
 
 
 def test_tables_are_written(tmp_path, store, capsys):
     folder = tmp_path / "mil"
     folder.mkdir()
     shutil.copy(store, folder / "runs.csv")
-    (folder / "tables.toml").write_text(
-        '[[table]]\nname = "one"\nabout = "It"\narguments = "--dataset musk1"\n'
-    )
+    (folder / "tables.toml").write_text('[[table]]\nname = "one"\nabout = "It"\ndataset = "musk1"\n')
     with pytest.raises(SystemExit) as stop:
         main(["tables", str(folder)])
     assert stop.value.code == 0
     assert (folder / "one.csv").read_text().startswith("pooling,musk1,mean rank\n")
     assert "musk1" in (folder / "one.md").read_text()
     assert collect([folder]).sections[0].tables[0].entry.about == "It"
-    assert collect([tmp_path]).sections[0].listing.task == "mil"
+    assert collect([tmp_path]).sections[0].manifest.task == "mil"
 
 
 @pytest.mark.parametrize(
@@ -177,9 +199,15 @@ def test_tables_are_written(tmp_path, store, capsys):
         ("colour = 1", r"expected keys among .* got \['colour'\]"),
         ("[[table]]\nabout = 'x'", "expected a text for name, got none"),
         ("[[table]]\nname = '../x'\nabout = 'y'", r"expected names of letters, digits, _ and -, got '\.\./x'"),
-        ("ranking = 5", "expected a text for ranking, got 5"),
+        ("ranking = 5", "ranking: expected a table of keys, .* got 5"),
+        ("ranking = {protocol = 'mine'}", "ranking: protocol: expected one of .* got 'mine'"),
+        ("ranking = {metric = 'loss'}", "ranking: .* the metric accuracy, got results and loss"),
+        ("table = 5", r"expected every table as \[\[table\]\], got 5"),
         ("table = 'x'", r"expected every table as \[\[table\]\], got 'x'"),
-        ("[[table]]\nname = 'x'\nabout = 'y'\ncolour = 1", r"got \['colour'\]"),
+        ("[[table]]\nname = 'x'\nabout = 'y'\ncolour = 1", r"table x: expected keys .* got \['colour'\]"),
+        ("[[table]]\nname = 'x'\nabout = 'y'\nshown = 1", "table x: shown: expected true or false, got 1"),
+        ("[[table]]\nname = 'x'\nabout = 'y'\nkind = 'bar'", "table x: kind: expected one of .* got 'bar'"),
+        ("[[table]]\nname = 'x'\nabout = 'y'\npooling = 3", "table x: pooling: expected a name or a list"),
     ],
 )
 def test_wrong_list_of_tables(text, message, tmp_path, store):
@@ -188,7 +216,7 @@ def test_wrong_list_of_tables(text, message, tmp_path, store):
     shutil.copy(store, folder / "runs.csv")
     (folder / "tables.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
-        listed.read(folder)
+        manifest.read(folder)
 
 
 def test_a_table_that_cannot_be_made_says_why(tmp_path, store):
@@ -196,14 +224,14 @@ def test_a_table_that_cannot_be_made_says_why(tmp_path, store):
     folder.mkdir()
     shutil.copy(store, folder / "runs.csv")
     (folder / "tables.toml").write_text(
-        "ranking = '--dataset tiger'\n[[table]]\nname = 'a'\nabout = 'A'\narguments = '--dataset tiger'\n"
-        "[[table]]\nname = 'b'\nabout = 'B'\narguments = '--colour red'\n"
+        "ranking = {dataset = 'tiger'}\n[[table]]\nname = 'a'\nabout = 'A'\ndataset = 'tiger'\n"
+        "[[table]]\nname = 'b'\nabout = 'B'\npooling = 'median'\n"
     )
     report = collect([folder])
     assert len(missing(report)) == 2
     page = render(report)
     assert "No table: store: no such run" in page
-    assert "unrecognized arguments: --colour red" in page
+    assert "got &#39;median&#39;" in page
 
 
 @pytest.mark.parametrize(
@@ -263,19 +291,18 @@ def test_figures_of_the_committed_runs_are_not_shown_beside_others(store, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "count"),
+    ("keys", "count"),
     [
-        ("--kind comparison", 2),
-        ("--kind comparison --pooling uotp-sinkhorn,mean", 1),
-        ("--kind comparison --pooling uotp", 0),  # no other UOT pooling was run
-        ("--kind comparison --pooling mean", 0),
-        ("", 0),
+        ({"kind": "comparison"}, 2),
+        ({"kind": "comparison", "pooling": ["uotp-sinkhorn", "mean"]}, 1),
+        ({"kind": "comparison", "pooling": "uotp"}, 0),  # no other UOT pooling was run
+        ({"kind": "comparison", "pooling": "mean"}, 0),
+        ({}, 0),
     ],
 )
-def test_tests_are_counted_as_the_table_has_them(words, count, store):
-    (listing,) = listed.by_default(store, export.read(store))
-    entry = listed.Entry("x", "x", ("--dataset", "musk1", *words.split()))
-    assert listing.verdicts(entry).total() == count
+def test_tests_are_counted_as_the_table_has_them(keys, count, store):
+    spec = TableSpec.from_toml("mil", {"dataset": "musk1", **keys})
+    assert verdicts_of_uotp(spec, make(spec, Source.read(store))).total() == count
 
 
 @pytest.mark.parametrize(
@@ -330,14 +357,13 @@ def test_numbers_of_readme_are_those_of_its_commands(monkeypatch, capsys):
             assert abs(float(cells[dataset]) - mean) <= 0.055, (pooling, dataset)  # of two digits, of one
 
 
-def test_counts_of_tests_in_readme_are_those_of_the_report():
+def test_counts_of_tests_in_readme_are_those_of_the_report(committed):
     words = " ".join((RESULTS.parent / "README.md").read_text().split())
-    report = collect([RESULTS])
-    (line,) = [line for line in report.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
+    (line,) = [line for line in committed.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
     total, won, lost = re.search(r"(\d+) tests .*; (\d+) are won and (\d+) lost", line).groups()
     assert f"{total} tests, {won} won and {lost} lost" in words
-    listing = report.sections[0].listing
-    alike = [listing.verdicts(entry) for entry in listing.entries if entry.name.startswith("against_")]
+    shown = [shown for shown in committed.sections[0].tables if shown.entry.name.startswith("against_")]
+    alike = [verdicts_of_uotp(one.entry.spec, one.table) for one in shown]
     assert sum(counts.total() for counts in alike) == 420
     assert "none in the 420 on bags tuned alike" in words
     assert sum(counts["win"] + counts["loss"] for counts in alike) == 0
@@ -347,26 +373,17 @@ def test_more_seeds_of_one_pooling_change_no_cell():
     """It was the mean of whatever runs a pooling had: 81.5 beside 79.5 in README."""
     alike = {("mean", "x", "fair"): [0.5, 0.6, 0.7, 0.8, 0.9], ("max", "x", "fair"): [0.9, 0.8, 0.7, 0.6, 0.5]}
     more = alike | {("max", "x", "fair"): [*alike["max", "x", "fair"], *[0.1] * 5]}
-    few, many = (accuracy_table(table_of_runs(values), "fair") for values in (alike, more))
-    assert few.rows == many.rows
+    few, many = (results_table(table_of_runs(values), "fair") for values in (alike, more))
+    assert few.texts() == many.texts()
     assert any("5 runs that not all poolings have are left out (--runs own" in note for note in many.notes)
-    own = accuracy_table(table_of_runs(more), "fair", own_runs=True)
-    assert own.rows[1][1].startswith("40.00")
-    assert own.rows[0][1].endswith(" [5]")
+    own = results_table(table_of_runs(more), "fair", own_runs=True)
+    assert own.texts()[1][1].startswith("40.00")
+    assert own.texts()[0][1].endswith(" [5]")
 
 
 def test_without_a_common_run_a_cell_is_empty_and_the_note_says_how_to_see_it():
     rows = [row("mean", "x", {"accuracy": 0.5}), row("max", "x", {"accuracy": 0.6}, fold=1)]
-    table = accuracy_table(rows, "fair")
-    assert [line[1] for line in table.rows[:2]] == ["", ""]
+    table = results_table(rows, "fair")
+    assert [line[1] for line in table.texts()[:2]] == ["", ""]
     assert any("2 runs that not all poolings have are left out" in note for note in table.notes)
-    assert "--runs own" in table.render("terminal")
-
-
-def test_the_command_is_printed_under_each_written_table():
-    for task in ("mil", "graph", "image"):
-        listing = listed.read(RESULTS / task)
-        for entry in listing.entries:
-            command = (RESULTS / task / f"{entry.name}.md").read_text().splitlines()[-1].strip()
-            assert command.startswith(f"uotpool table {task} --store=results/{task}/runs.csv")
-            assert str(RESULTS.parent) not in command
+    assert "--runs own" in render_table(table, "terminal")

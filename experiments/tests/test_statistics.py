@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from uotpool_experiments.analysis.statistics import (
-    Comparison,
-    Sample,
-    compare,
-    holm,
-    outcomes,
-    samples,
-    together,
-)
+from uotpool_experiments.analysis.samples import Sample, samples
+from uotpool_experiments.analysis.tests import Comparison, compare, holm, outcomes, together
 from uotpool_experiments.tasks.mil.metrics import binary_metrics
 
 from experiments.tests.helpers import row

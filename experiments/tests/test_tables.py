@@ -8,23 +8,23 @@ import io
 import re
 
 import pytest
-from uotpool_experiments.analysis import published_results as paper
+from uotpool_experiments.analysis import published_results
+from uotpool_experiments.analysis.selection import MixedCodeError, select
 from uotpool_experiments.runs import export
-from uotpool_experiments.tables.kinds import (
-    MixedCodeError,
-    accuracy_table,
-    comparison_table,
-    cost_table,
-    optimism_table,
-    select,
-)
+from uotpool_experiments.tables import FORMATS
+from uotpool_experiments.tables.comparison import comparison_table
+from uotpool_experiments.tables.cost import cost_table
+from uotpool_experiments.tables.formats import render
+from uotpool_experiments.tables.optimism import optimism_table
+from uotpool_experiments.tables.results import results_table
 from uotpool_experiments.tables.settings import settings_table
 from uotpool_experiments.tables.swap import swap_table
-from uotpool_experiments.tables.table import FORMATS, Table
+from uotpool_experiments.tables.table import Mark, Table
 from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import Result, canonical
 
 from experiments.tests.helpers import FACTS, mil_spec, row, table_of_runs
+from experiments.tests.text_table import text_table
 
 RUNS = {
     ("mean", "component", "paper"): [0.90, 0.92, 0.94, 0.93, 0.91],
@@ -45,11 +45,17 @@ def rows():
 
 
 def cells(table: Table) -> dict[tuple[str, str], str]:
-    return {(line[0], name): cell for line in table.rows for name, cell in zip(table.head, line, strict=True)}
+    head = table.headings
+    return {(line[0], name): cell for line in table.texts() for name, cell in zip(head, line, strict=True)}
 
 
 def bold(table: Table) -> set[tuple[str, str]]:
-    return {(table.rows[r][0], table.head[c]) for r, c in table.best}
+    return {(table.texts()[r][0], table.headings[c]) for r, c in table.best}
+
+
+def marks(table: Table) -> dict[tuple[int, int], Mark]:
+    cells = {(r, c): cell for r, line in enumerate(table.lines) for c, cell in enumerate(line.cells)}
+    return {place: cell.mark for place, cell in cells.items() if cell.mark}
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -57,9 +63,9 @@ def bold(table: Table) -> set[tuple[str, str]]:
 
 
 def test_results_under_fair(rows):
-    table = accuracy_table(rows, "fair")
-    assert table.head == ["pooling", "component", "musk1", "mean rank"]
-    assert [line[0] for line in table.rows] == ["mean", "max", "uotp-sinkhorn", "(majority class)"]
+    table = results_table(rows, "fair")
+    assert table.headings == ["pooling", "component", "musk1", "mean rank"]
+    assert [line[0] for line in table.texts()] == ["mean", "max", "uotp-sinkhorn", "(majority class)"]
     found = cells(table)
     assert found["mean", "component"] == "90.00 ± 1.58"
     assert found["uotp-sinkhorn", "component"] == "88.00 ± 1.41"
@@ -75,14 +81,14 @@ OPTIMISTIC_HEAD = "pooling (paper protocol, optimistic)"
 
 
 def test_ties_are_all_best(rows):
-    table = accuracy_table([r for r in rows if r.spec.pooling != "uotp-sinkhorn"], "fair")
+    table = results_table([r for r in rows if r.spec.pooling != "uotp-sinkhorn"], "fair")
     assert bold(table) == {("max", "component"), ("mean", "musk1"), ("max", "musk1")}
 
 
 def test_published_numbers_beside_ours_under_paper(rows):
-    table = accuracy_table(rows, "paper")
+    table = results_table(rows, "paper")
     names = ["component", "component, published", "component, difference"]
-    assert table.head == [OPTIMISTIC_HEAD, *names, "mean rank"]
+    assert table.headings == [OPTIMISTIC_HEAD, *names, "mean rank"]
     found = cells(table)
     assert found["mean", "component"] == "92.00 ± 1.58"
     assert found["mean", "component, published"] == "93.32 ± 0.99"
@@ -91,32 +97,32 @@ def test_published_numbers_beside_ours_under_paper(rows):
     assert found["(majority class)", "component, published"] == ""
     assert found["mean", "component, difference"] == "-1.32"
     assert found["uotp-sinkhorn", "component, difference"] == ""
-    assert not table.marks  # it is within two standard deviations
+    assert not marks(table)  # it is within two standard deviations
     assert bold(table) == {("max", "component")}
     assert any("optimistic" in note for note in table.notes)
 
 
 def test_a_difference_beyond_chance_is_marked(rows):
     far = [dataclasses.replace(row, metrics={"accuracy": row.metrics["accuracy"] - 0.1}) for row in rows]
-    table = accuracy_table(far, "paper")
-    assert table.marks == {(0, 3): "below", (1, 3): "below"}
-    assert "-11.32 ▼" in table.render("markdown")
-    assert "-11.32 ▼" in table.render("terminal")
-    assert "-11.32 $\\blacktriangledown$" in table.render("latex")
-    assert ",-11.32," in table.render("csv")
+    table = results_table(far, "paper")
+    assert marks(table) == {(0, 3): Mark.BELOW, (1, 3): Mark.BELOW}
+    assert "-11.32 ▼" in render(table, "markdown")
+    assert "-11.32 ▼" in render(table, "terminal")
+    assert "-11.32 $\\blacktriangledown$" in render(table, "latex")
+    assert ",-11.32," in render(table, "csv")
     single = [row for row in far if row.spec.fold == 0]
-    assert accuracy_table(single, "paper").marks == table.marks
+    assert marks(results_table(single, "paper")) == marks(table)
 
 
 def test_a_missing_cell_is_empty(rows):
     kept = [r for r in rows if (r.spec.pooling, r.spec.dataset) != ("mean", "musk1")]
-    found = cells(accuracy_table(kept, "fair"))
+    found = cells(results_table(kept, "fair"))
     assert found["mean", "musk1"] == ""
     assert found["mean", "mean rank"] == "2.0"  # over component alone
 
 
 def test_less_loss_is_better(rows):
-    table = accuracy_table(rows, "fair", "loss")
+    table = results_table(rows, "fair", "loss")
     assert bold(table) == {("max", "component"), ("uotp-sinkhorn", "musk1")}
     assert cells(table)["max", "mean rank"] == "1.8"
 
@@ -128,8 +134,8 @@ def test_a_lower_loss_is_a_win(rows):
 
 def test_optimism(rows):
     table = optimism_table(rows)
-    assert table.head == ["pooling", "component"]
-    assert [(line[0], line[1]) for line in table.rows] == [
+    assert table.headings == ["pooling", "component"]
+    assert [(line[0], line[1]) for line in table.texts()] == [
         ("mean", "+2.00"),
         ("max", "+0.00"),
         ("uotp-sinkhorn", "+4.80"),
@@ -141,13 +147,13 @@ def test_optimism_is_of_the_same_folds():
     rows = table_of_runs(
         {("mean", "component", "paper"): [0.9] * 5, ("mean", "component", "fair"): [0.8] * 5 + [0.5] * 5}
     )
-    assert optimism_table(rows).rows == [["mean", "+10.00"]]
+    assert optimism_table(rows).texts() == [["mean", "+10.00"]]
 
 
 def test_comparison(rows):
     table = comparison_table(rows, "uotp-sinkhorn")
-    assert table.head == ["against", "component", "musk1", "wins", "ties", "losses"]
-    assert [line[0] for line in table.rows] == ["mean", "max"]
+    assert table.headings == ["against", "component", "musk1", "wins", "ties", "losses"]
+    assert [line[0] for line in table.texts()] == ["mean", "max"]
     found = cells(table)
     assert re.fullmatch(r"-2\.00 \(0\.0\d\)", found["mean", "component"])
     assert re.fullmatch(r"\+10\.67 \(0\.0\d\)", found["mean", "musk1"])
@@ -164,7 +170,7 @@ def test_what_is_optimistic_is_called_so_in_every_kind_of_table(rows):
 # ---------------------------------------------------------------------------------------------------------
 # formats
 
-SPECIAL = Table(
+SPECIAL = text_table(
     "a_title 100 %",
     ["pooling", "a_b", "c & d", "e#f"],
     [["x_1", "50 %", "1 ± 2", "a|b"], ["$y$", "{z}", "~^", "back\\slash"]],
@@ -175,14 +181,14 @@ SPECIAL = Table(
 
 @pytest.mark.parametrize("name", ["fair", "paper"])
 def test_csv_is_read_back(rows, name):
-    table = accuracy_table(rows, name)
-    assert list(csv.reader(io.StringIO(table.render("csv")))) == [table.head, *table.rows]
-    assert list(csv.reader(io.StringIO(SPECIAL.render("csv")))) == [SPECIAL.head, *SPECIAL.rows]
+    table = results_table(rows, name)
+    assert list(csv.reader(io.StringIO(render(table, "csv")))) == [table.headings, *table.texts()]
+    assert list(csv.reader(io.StringIO(render(SPECIAL, "csv")))) == [SPECIAL.headings, *SPECIAL.texts()]
 
 
 def test_a_csv_of_the_papers_protocol_is_called_optimistic(rows):
     """It is committed by itself, without the notes below a table."""
-    assert "optimistic" in accuracy_table(rows, "paper").render("csv")
+    assert "optimistic" in render(results_table(rows, "paper"), "csv")
 
 
 def markdown_cells(line: str) -> list[str]:
@@ -193,17 +199,17 @@ def markdown_cells(line: str) -> list[str]:
 
 @pytest.mark.parametrize("which", ["fair", "paper", "special"])
 def test_markdown(rows, which):
-    table = SPECIAL if which == "special" else accuracy_table(rows, which)
-    lines = table.render("markdown").splitlines()
+    table = SPECIAL if which == "special" else results_table(rows, which)
+    lines = render(table, "markdown").splitlines()
     assert lines[0] == f"**{table.title}**"
     body = [line for line in lines if line.startswith("|")]
     assert re.fullmatch(r"\|(-+:?\||:?-+:?\|)+", body[1])
-    assert body[1].count("|") == len(table.head) + 1
-    assert markdown_cells(body[0]) == table.head
+    assert body[1].count("|") == len(table.headings) + 1
+    assert markdown_cells(body[0]) == table.headings
     for r, line in enumerate(body[2:]):
-        expected = [f"**{x}**" if (r, c) in table.best else x for c, x in enumerate(table.rows[r])]
+        expected = [f"**{x}**" if (r, c) in table.best else x for c, x in enumerate(table.texts()[r])]
         assert markdown_cells(line) == expected
-    assert len(body) == 2 + len(table.rows)
+    assert len(body) == 2 + len(table.texts())
     after = "\n".join(lines[lines.index(body[-1]) + 1 :])
     for note in table.notes:
         assert note[1:] in after
@@ -216,16 +222,16 @@ def latex_cells(line: str) -> list[str]:
 
 @pytest.mark.parametrize("which", ["fair", "paper", "special"])
 def test_latex(rows, which):
-    table = SPECIAL if which == "special" else accuracy_table(rows, which)
-    lines = table.render("latex").splitlines()
+    table = SPECIAL if which == "special" else results_table(rows, which)
+    lines = render(table, "latex").splitlines()
     kept = [line for line in lines if not line.startswith("%")]
-    assert kept[0] == f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
+    assert kept[0] == f"\\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}"
     assert kept[-1] == "\\end{tabular}"
     assert [line for line in kept if line.endswith("rule")] == ["\\toprule", "\\midrule", "\\bottomrule"]
     content = [line for line in kept[1:-1] if not line.endswith("rule")]
-    assert len(content) == 1 + len(table.rows)
+    assert len(content) == 1 + len(table.texts())
     for line in content:
-        assert len(latex_cells(line)) == len(table.head)
+        assert len(latex_cells(line)) == len(table.headings)
         bare = re.sub(
             r"\\[_%&#${}]|\\textbackslash(\{\})? ?|\\text\w+\{\}|\$\\(pm|sim)\$|\\\\$|\\textbf", "", line
         )
@@ -238,7 +244,7 @@ def test_latex(rows, which):
 
 
 def test_terminal(rows):
-    text = accuracy_table(rows, "paper").render("terminal")
+    text = render(results_table(rows, "paper"), "terminal")
     assert "accuracy, protocol paper" in text
     assert "92.00 ± 1.58" in text
     assert "93.32 ± 0.99" in text
@@ -247,7 +253,7 @@ def test_terminal(rows):
 
 
 def test_terminal_marks_the_best(rows):
-    text = accuracy_table(rows, "fair").render("terminal")
+    text = render(results_table(rows, "fair"), "terminal")
     best, other = (re.search(rf"(\S*){number} ± 1\.58(\S*)", text) for number in ("93.00", "90.00"))
     assert best is not None
     assert other is not None
@@ -255,19 +261,19 @@ def test_terminal_marks_the_best(rows):
 
 
 def test_terminal_takes_brackets_as_they_are():
-    text = Table("t [1]", ["pooling", "[/x]"], [["mean [bold]", "[red]5"]]).render("terminal")
+    text = render(text_table("t [1]", ["pooling", "[/x]"], [["mean [bold]", "[red]5"]]), "terminal")
     for part in ("[/x]", "mean [bold]", "[red]5"):
         assert part in text
 
 
 def test_unknown_format(rows):
     with pytest.raises(ValueError, match=r"format: expected one of .*got 'html'"):
-        accuracy_table(rows, "fair").render("html")
+        render(results_table(rows, "fair"), "html")
 
 
 def test_a_table_of_nothing():
     with pytest.raises(ValueError, match="got 'fair', with no run"):
-        accuracy_table([], "fair")
+        results_table([], "fair")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -348,12 +354,16 @@ def test_table_1_of_the_paper():
         ("uotp-badmm-q-paper", "messidor", 75.08, 2.06),
         ("uotp-badmm-q-paper", "REDDIT-BINARY", 87.72, 1.03),
     ]:
-        assert paper.TABLE_1[pooling, dataset] == (mean, std)
-    assert len(paper.TABLE_1) == 14 * 12 + 2 * 8
-    assert ("asap", "messidor") not in paper.TABLE_1
-    assert len(paper.POOLINGS) == 16
-    assert paper.POOLINGS[0] == "add"
-    assert paper.POOLINGS[-3:] == ("uotp-sinkhorn-paper", "uotp-badmm-e-paper", "uotp-badmm-q-paper")
+        assert published_results.TABLE_1[pooling, dataset] == (mean, std)
+    assert len(published_results.TABLE_1) == 14 * 12 + 2 * 8
+    assert ("asap", "messidor") not in published_results.TABLE_1
+    assert len(published_results.POOLINGS) == 16
+    assert published_results.POOLINGS[0] == "add"
+    assert published_results.POOLINGS[-3:] == (
+        "uotp-sinkhorn-paper",
+        "uotp-badmm-e-paper",
+        "uotp-badmm-q-paper",
+    )
 
 
 def test_names_of_the_paper_are_ours():
@@ -361,15 +371,13 @@ def test_names_of_the_paper_are_ours():
 
     from uotpool.zoo import ENTRIES
 
-    assert {pooling for pooling, _ in paper.TABLE_1} <= set(ENTRIES)
-    assert {dataset for _, dataset in paper.TABLE_1} <= set(CATALOG)
+    assert {pooling for pooling, _ in published_results.TABLE_1} <= set(ENTRIES)
+    assert {dataset for _, dataset in published_results.TABLE_1} <= set(CATALOG)
 
 
 def test_row_of_another_data_set_has_nothing_beside():
-    table = accuracy_table(
-        [row("mean", "musk1", {"accuracy": 0.5, "majority": 0.5}, protocol="paper")], "paper"
-    )
-    assert table.head == [OPTIMISTIC_HEAD, "musk1", "mean rank"]
+    table = results_table([row("mean", "musk1", {"accuracy": 0.5, "majority": 0.5}, protocol="paper")], "paper")
+    assert table.headings == [OPTIMISTIC_HEAD, "musk1", "mean rank"]
 
 
 def test_settings_of_a_pooling_side_by_side(store):
@@ -381,23 +389,23 @@ def test_settings_of_a_pooling_side_by_side(store):
             store.save(spec, code, Result(metrics, details={"divergence": divergence}), FACTS)
     rows, _ = select(store.rows(), "mil", settings=None)
     table = settings_table(rows)
-    assert table.head == ["pooling", "settings", "digits", "better, same, worse"]
-    assert table.rows == [
+    assert table.headings == ["pooling", "settings", "digits", "better, same, worse"]
+    assert table.texts() == [
         ["uotp-sinkhorn", "default", "50.00 ± 0.00", ""],
         ["uotp-sinkhorn", "pool.K=8, pool_lr=10", "75.00 ± 0.00", "0, 1, 0"],
     ]
     assert table.best == {(1, 2)}
-    assert [cells[2] for cells in settings_table(rows, metric="divergence").rows] == [
+    assert [cells[2] for cells in settings_table(rows, metric="divergence").texts()] == [
         "0.000 ± 0.000",
         "0.250 ± 0.000",
     ]
     # a run more of one of them changes nothing: only common folds and seeds count
     more = Result({"accuracy": 0.0, "loss": 1.0, "majority": 0.5})
     store.save(mil_spec({}, pooling="uotp-sinkhorn", fold=4), fingerprint("mil", "uotp-sinkhorn"), more, FACTS)
-    assert settings_table(select(store.rows(), "mil", settings=None)[0]).rows == table.rows
+    assert settings_table(select(store.rows(), "mil", settings=None)[0]).texts() == table.texts()
     assert settings_table(rows, metric="loss").best == {(1, 2)}
     for form in FORMATS:
-        assert "pool" in table.render(form)
+        assert "pool" in render(table, form)
     with pytest.raises(ValueError, match="under 'paper', got no such run"):
         settings_table(rows, "paper")
 
@@ -422,7 +430,7 @@ def test_settings_that_vary_and_settings_that_are_fixed():
     ]
 
     def first_columns(**choices):
-        return [line[:3] for line in settings_table(rows, **choices).rows]
+        return [line[:3] for line in settings_table(rows, **choices).texts()]
 
     assert first_columns(vary=["pool.K"]) == [
         ["mean", "default", "40.00 ± 0.00"],
@@ -446,7 +454,7 @@ def test_settings_without_a_common_run_are_empty():
         for r in variant({"pool_lr": 2.0}, [0.6] * 2)
     ]
     rows = [*variant({}, [0.5] * 5), *other]
-    assert [line[2] for line in settings_table(rows).rows] == ["", ""]
+    assert [line[2] for line in settings_table(rows).texts()] == ["", ""]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -455,7 +463,7 @@ def test_settings_without_a_common_run_are_empty():
 
 def test_a_cell_of_fewer_runs_says_so(rows):
     kept = [r for r in rows if (r.spec.pooling, r.spec.dataset, r.spec.fold) != ("max", "component", 4)]
-    table = accuracy_table(kept, "fair", own_runs=True)
+    table = results_table(kept, "fair", own_runs=True)
     found = cells(table)
     assert found["max", "component"].endswith(" [4]")
     assert "[" not in found["mean", "component"]
@@ -465,7 +473,7 @@ def test_a_cell_of_fewer_runs_says_so(rows):
 def test_ranks_are_of_common_runs():
     """b is ahead on the fold that both have; its mean over all folds is not."""
     rows = table_of_runs({("a", "x", "fair"): [0.5], ("b", "x", "fair"): [0.6, 0.1, 0.1]})
-    found = cells(accuracy_table(rows, "fair"))
+    found = cells(results_table(rows, "fair"))
     assert (found["a", "mean rank"], found["b", "mean rank"]) == ("2.0", "1.0")
 
 
@@ -485,14 +493,14 @@ def test_what_is_left_with_all_tests_together(rows):
 
 
 def test_what_diverged_is_said(rows):
-    assert not any("finite" in note for note in accuracy_table(rows, "fair").notes)
+    assert not any("finite" in note for note in results_table(rows, "fair").notes)
     wrong = [
         dataclasses.replace(r, details={"diverged": 2, "epoch": 0 if r.spec.fold == 1 else 5})
         if r.spec.pooling == "max" and r.spec.fold < 2
         else r
         for r in rows
     ]
-    notes = accuracy_table(wrong, "fair").notes
+    notes = results_table(wrong, "fair").notes
     assert "a loss was not finite: max in 5 of 11 runs (2 of them without a finite epoch)" in notes
 
 
@@ -501,7 +509,7 @@ def test_cost():
     seconds = {"mean": 2.0, "max": 3.0}
     rows = [dataclasses.replace(r, seconds=seconds[r.spec.pooling] + r.spec.fold, parameters=7) for r in base]
     table = cost_table(rows)
-    assert table.rows == [["mean", "3.0 (1.00 x)", "7"], ["max", "4.0 (1.33 x)", "7"]]
+    assert table.texts() == [["mean", "3.0 (1.00 x)", "7"], ["max", "4.0 (1.33 x)", "7"]]
     with pytest.raises(ValueError, match="'paper', with no run"):
         cost_table(rows, "paper")
 
@@ -529,8 +537,8 @@ def test_exported_runs_are_read_back(rows, tmp_path):
     assert (found[0].cpu_seconds, found[1].cpu_seconds) == (0.5, None)
     assert found[0].fingerprint == "code"
     assert found[1].details == {}
-    for kind in (accuracy_table, comparison_table):
-        choice = "fair" if kind is accuracy_table else "uotp-sinkhorn"
+    for kind in (results_table, comparison_table):
+        choice = "fair" if kind is results_table else "uotp-sinkhorn"
         assert kind(found, choice) == kind(full, choice)
 
 

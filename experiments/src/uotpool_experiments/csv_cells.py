@@ -6,14 +6,14 @@ import re
 
 from uotpool.plaintext import visible
 
-# With what a formula begins, in letters of double width too; a quote is how such a text is marked.
+# A formula begins with one of these signs, also in double width; a quote marks a text that begins so.
 BEGINS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")
 # A number with its sign, and what tables write beside it: "-0.5", "+1.05 (0.48)", "-0.12 \u25bc".
 NUMBER = re.compile(r"[-+][\d.,]+(e[-+]?\d+)?( [\d.,()\[\]\u00b1\u25b2\u25bc ]+)?")
 
 
 def safe(text: str) -> str:
-    """For a cell: control characters spelled out, and a quote before what a spreadsheet would compute."""
+    """The text for a cell, with control characters spelled out and a quote before what looks like a formula."""
     shown = visible(text)
     return f"'{shown}" if shown.startswith(BEGINS) and not NUMBER.fullmatch(shown) else shown
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from uotpool_experiments.analysis.selection import MixedCodeError, select
 from uotpool_experiments.runs import export, same_code
 from uotpool_experiments.runs.plan import make_plan
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.same_code import Entry, SameCode
 from uotpool_experiments.runs.store import Store
-from uotpool_experiments.tables.kinds import MixedCodeError, accuracy_table, select
+from uotpool_experiments.tables.results import results_table
 from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import Result, RunSpec
@@ -113,7 +114,7 @@ def test_tables_join_what_is_listed_and_say_so():
     found, notes = select(rows, "mil", stored=True, same=SameCode([entry(A, B)]))
     assert found == rows
     assert notes[-1].endswith("the same by a repeated run (same_code.toml): mean")
-    assert "2 seeds" in accuracy_table(found, "fair").notes[0]
+    assert "2 seeds" in results_table(found, "fair").notes[0]
 
 
 def test_tables_of_the_present_code_take_what_is_listed():

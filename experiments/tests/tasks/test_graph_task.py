@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.model_selection import KFold
-from uotpool_experiments.cli.table import same_training
 from uotpool_experiments.datasets.graphs import Graphs
 from uotpool_experiments.runs import sweep
 from uotpool_experiments.runs.rows import Row
-from uotpool_experiments.tables.kinds import accuracy_table, optimism_table
+from uotpool_experiments.tables.optimism import optimism_table, same_training
+from uotpool_experiments.tables.results import results_table
 from uotpool_experiments.tasks.fingerprint import NOT_HASHED, closure, fingerprint
 from uotpool_experiments.tasks.graph import adgcl, supervised, task
 from uotpool_experiments.tasks.graph.batches import Batches
@@ -315,7 +315,7 @@ def row(
 def test_optimism_of_graphs_compares_seeds():
     """Under "paper" a run is the mean of all folds, so it stands against the mean of the fair ones."""
     fair = [row("fair", fold, value) for fold, value in enumerate([0.6, 0.9, 0.9, 0.9, 0.95])]
-    assert optimism_table([row("paper", 0, 0.85), *fair]).rows == [["mean", "+0.00"]]
+    assert optimism_table([row("paper", 0, 0.85), *fair]).texts() == [["mean", "+0.00"]]
 
 
 def test_which_runs_optimism_compares():
@@ -335,21 +335,21 @@ def test_which_runs_optimism_compares():
 
 def test_a_table_says_its_settings_and_compares_only_like_with_published():
     def table(settings):
-        return accuracy_table([row("paper", 0, 0.85, settings), row("paper", 0, 0.87, settings, 1)], "paper")
+        return results_table([row("paper", 0, 0.85, settings), row("paper", 0, 0.87, settings, 1)], "paper")
 
     plain, short = table({}), table({"epochs": 5})
-    assert plain.head[1:3] == ["MUTAG", "MUTAG, published"]
-    assert "published" not in " ".join(short.head)
+    assert plain.headings[1:3] == ["MUTAG", "MUTAG, published"]
+    assert "published" not in " ".join(short.headings)
     assert "settings" not in plain.title
     assert short.title.endswith('settings {"epochs":5}')
     assert "over seeds" in plain.notes[0]
-    assert plain.rows[0][1] == "86.00 ± 1.41"
-    assert accuracy_table([row("paper", 0, 0.85)], "paper").rows[0][1] == "85.00"  # one run has no deviation
+    assert plain.texts()[0][1] == "86.00 ± 1.41"
+    assert results_table([row("paper", 0, 0.85)], "paper").texts()[0][1] == "85.00"  # one run has no deviation
 
 
 def test_a_metric_that_these_runs_do_not_have():
     with pytest.raises(ValueError, match="metric: expected one that these runs have, got 'auc'"):
-        accuracy_table([row("paper", 0, 0.85)], "paper", "auc")
+        results_table([row("paper", 0, 0.85)], "paper", "auc")
 
 
 def test_folds_of_runs_that_have_none():

@@ -8,7 +8,7 @@ from uotpool_experiments.cli import execute as execute_command
 from uotpool_experiments.runs import sweep
 from uotpool_experiments.runs.executors import Started
 from uotpool_experiments.runs.executors.base import quietly
-from uotpool_experiments.tasks import TASKS, load
+from uotpool_experiments.tasks import SHORT_OPTIONS, TASKS, load
 from uotpool_experiments.tasks.poolings import PAPER, UOTP
 from uotpool_experiments.tasks.protocols import FOLDS
 from uotpool_experiments.tasks.spec import RunSpec
@@ -25,7 +25,7 @@ def test_what_a_task_says_is_consistent(name):
     task.check_dataset(task.default_dataset)
     assert set(task.poolings()) <= set(ENTRIES)
     known = set(vars(task.settings)["__dataclass_fields__"])
-    assert {*task.pooling_settings, *task.paper_settings, *task.short_options} <= known
+    assert {*task.pooling_settings, *task.paper_settings, *SHORT_OPTIONS.get(name, {})} <= known
     assert task.clean_settings("mean", {}) == {}
     assert task.clean_settings("mean", vars(task.settings())) == {}
     task.check_protocol("fair", {})

@@ -13,7 +13,7 @@ class Published(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best of a grid, and its number of modules."""
+    """The best accuracy of a grid, and the number of modules K that has it."""
 
     K: int
     accuracy: Published
@@ -65,13 +65,13 @@ uotp-sinkhorn-paper 68.27/1.06 73.10/0.22 88.84/1.21 71.20/0.55 81.54/1.38 51.00
 uotp-badmm-e-paper 66.23/0.50 67.71/1.70 86.82/2.02 73.86/0.44 86.80/1.19 52.25/0.75 71.72/0.88 50.48/0.14
 uotp-badmm-q-paper 66.18/0.76 69.88/0.87 85.42/1.10 74.14/0.24 87.72/1.03 52.79/0.60 72.34/0.50 49.36/0.52
 """
-# On NCI1, K = 4: priors fixed; p0 learned; q0 learned; both learned.
+# Accuracies on NCI1 with K = 4: priors fixed; p0 learned; q0 learned; both learned.
 _PRIORS = """
 uotp-sinkhorn-paper 68.27/1.06 67.97/0.48 69.86/0.45 68.60/0.15
 uotp-badmm-e-paper 66.23/0.50 65.96/0.22 66.37/0.63 65.11/0.74
 uotp-badmm-q-paper 66.18/0.76 65.56/0.56 66.24/0.89 65.40/0.88
 """
-# Data sets of MIL, then of GRAPHS; K from 0 to 16, chosen by the accuracy itself.
+# On the data sets of MIL, then of GRAPHS: the best K from 0 to 16, chosen by the accuracy itself.
 _MODULES = """
 uotp-sinkhorn-paper 16 10 4 10 8 8 4 4 4 8 4 8
 uotp-badmm-e-paper 14 13 16 4 8 8 7 4 4 8 8 4
@@ -107,4 +107,5 @@ TABLE_7 = {  # (pooling, data set)
     for name, *modules in map(str.split, _MODULES.strip().splitlines())
     for dataset, K in zip(MIL + GRAPHS, modules, strict=True)
 }
-POOLINGS = PAPER  # the rows of Table 1, in their order
+# The poolings of the paper's Table 1, in the order of its rows.
+POOLINGS = PAPER

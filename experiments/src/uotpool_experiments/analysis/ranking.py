@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from uotpool_experiments.analysis.statistics import Sample, common
+from uotpool_experiments.analysis.samples import Sample, common
 
 LEVEL = 0.05
 Array = NDArray[np.float64]
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Ranking:
-    """Poolings from the best mean rank to the worst; 1 is best, ties share."""
+    """Poolings in the order of their mean ranks. Rank 1 is best, and poolings that tie share a rank."""
 
     poolings: list[str]
     datasets: list[str]
@@ -30,10 +30,10 @@ class Ranking:
         return self.ranks.mean(0)
 
     def interval(self, level: float = LEVEL) -> list[tuple[float, float]] | None:
-        """Of the mean rank, by Student's t over the data sets, within what ranks can be; None for one.
+        """Confidence intervals of the mean ranks, by Student's t over the data sets; None for one data set.
 
-        The data sets are what is drawn at random: it says where the mean rank would be on other data sets
-        like these, not on other runs of the same ones.
+        The data sets count as drawn at random: an interval says where the mean rank would be on other data
+        sets like these, not on other runs of the same ones. It is cut to the ranks that there are.
         """
         n, k = self.ranks.shape
         if n < 2:
@@ -42,14 +42,14 @@ class Ranking:
         return [(max(1.0, m - h), min(float(k), m + h)) for m, h in zip(self.mean, half, strict=True)]
 
     def friedman(self) -> float | None:
-        """p of the test that all poolings rank alike (Friedman 1937); None for too few to tell."""
+        """The p-value of Friedman's test (1937) that all poolings rank alike; None where there are too few."""
         n, k = self.ranks.shape
         if n < 2 or k < 3 or not np.ptp(self.ranks, axis=1).any():
             return None
         return float(stats.friedmanchisquare(*self.ranks.T).pvalue)
 
     def critical_difference(self, level: float = LEVEL) -> float | None:
-        """Mean ranks that are further apart differ by Nemenyi's test (Demšar 2006); None for one data set."""
+        """How far apart mean ranks differ by Nemenyi's test (Demšar 2006); None for one data set."""
         n, k = self.ranks.shape
         if n < 2 or k < 2:
             return None
@@ -57,7 +57,7 @@ class Ranking:
         return float(q * math.sqrt(k * (k + 1) / (6 * n)))
 
     def places(self) -> list[str]:
-        """1, 2, ... by mean rank; "2-3" for two that share."""
+        """The places 1, 2, ... by mean rank; "2-3" for two poolings that share them."""
         mean = self.mean.round(9)
         first, last = stats.rankdata(mean, "min").astype(int), stats.rankdata(mean, "max").astype(int)
         return [f"{a}" if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True)]
@@ -73,7 +73,7 @@ class Ranking:
 
 
 def ranking(found: Mapping[tuple[str, str], Sample], better: int = 1) -> Ranking | None:
-    """Over the data sets that all poolings have runs on, and there on the runs that all have; None without any.
+    """Ranks the poolings on the data sets and runs that all of them have; None if there is no such data set.
 
     Args:
         found: samples by (pooling, data set).

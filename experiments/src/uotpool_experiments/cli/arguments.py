@@ -1,15 +1,71 @@
-"""Values of command-line arguments that several commands take."""
+"""Arguments that several commands take, and their values."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from uotpool_experiments.runs.sweep import MOST_RUNS, MOST_SEED
+from uotpool_experiments.tasks import TASKS
 
-DIGITS = 18  # of a number: what is longer does not fit in 64 bits
+STORE = Path("out/runs.sqlite")
+DIGITS = 18  # a longer number does not fit in 64 bits
+
+
+def add_task(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", choices=tuple(TASKS))
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which stored runs a command reads."""
+    parser.add_argument(
+        "--stored", action="store_true", help="runs of earlier code too, if not of several versions"
+    )
+    parser.add_argument(
+        "--store", type=Path, default=STORE, help="or a CSV file made by uotpool export (default: %(default)s)"
+    )
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how a command does its runs."""
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        default=None,
+        help="processes; with --ray, runs at a time at most (default: as many as CPUs, here or in the cluster)",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        default=None,
+        help="run on a Ray cluster: HOST:PORT, or auto for the one of this machine; local starts one",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=None,
+        metavar="SECONDS",
+        help="a run without a result after this time is stopped and counts as failed (default: none)",
+    )
+    parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
+    parser.add_argument(
+        "--done",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="runs that uotpool export wrote: those by the present code count as done (may be repeated)",
+    )
+    parser.add_argument(
+        "--like",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="runs that uotpool export wrote, of any code: the estimate learns from them (may be repeated)",
+    )
 
 
 def names(text: str) -> list[str]:
@@ -20,6 +76,8 @@ def names(text: str) -> list[str]:
 
 
 def seed(text: str) -> int:
+    from uotpool_experiments.runs.sweep import MOST_SEED
+
     if not text.isdecimal() or len(text) > DIGITS or int(text) > MOST_SEED:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to {MOST_SEED}, got {_short(text)}")
     return int(text)
@@ -35,6 +93,8 @@ def positive(text: str) -> int:
 
 def seeds(text: str) -> Sequence[int]:
     """`3` is 0, 1, 2; `3,` and `0,3` are what they say."""
+    from uotpool_experiments.runs.sweep import MOST_RUNS
+
     if "," not in text:
         count = positive(text)
         if count > MOST_RUNS:

@@ -1,4 +1,4 @@
-"""`uotpool demo`: train a few poolings on embedded real data, and show what came out, in two minutes."""
+"""The command `uotpool demo`: it trains a few poolings on embedded real data and shows what came out."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from uotpool_experiments import figures
-from uotpool_experiments.analysis.statistics import samples
 from uotpool_experiments.cli import arguments
-from uotpool_experiments.cli.execute import execute
-from uotpool_experiments.cli.summaries import SUMMARIES
-from uotpool_experiments.cli.table import read_rows
-from uotpool_experiments.report import collect, pictures_in, write
-from uotpool_experiments.runs import sweep
-from uotpool_experiments.tables.kinds import select
-from uotpool_experiments.tasks.mil.task import MultiInstance
 from uotpool_experiments.tasks.poolings import UOTP
-from uotpool_experiments.tasks.spec import RunSpec
+
+if TYPE_CHECKING:
+    from uotpool_experiments.tasks.spec import RunSpec
 
 POOLINGS = ("mean", "max", "attention", "mixed", *UOTP)
 FIGURE = "bag-plans"
@@ -40,7 +31,7 @@ NEXT = (
 
 
 def add_parser(commands: Any) -> None:
-    demo = commands.add_parser("demo", help=SUMMARIES["demo"])
+    demo = commands.add_parser("demo", help="train on embedded data and show a report: minutes")
     demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
     demo.add_argument("--quick", action="store_true", help="two epochs only, to see that it works")
     demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")
@@ -49,26 +40,37 @@ def add_parser(commands: Any) -> None:
 
 
 def _program() -> str:
-    """As a person can type it here: `make demo` puts nothing on the path."""
+    """The name of the program as a person can type it here: `make demo` puts nothing on the path."""
     if shutil.which("uotpool"):
         return "uotpool"
     return os.path.relpath(Path(sys.executable).with_name("uotpool"))
 
 
 def _accuracies(specs: Sequence[RunSpec], store: Path) -> str:
-    """In words, the best first."""
+    """The accuracies in words, the best first."""
+    from uotpool_experiments.analysis.samples import samples
+    from uotpool_experiments.analysis.selection import Source
+
     wanted = set(specs)
-    rows = [row for row in select(read_rows(store), "mil", settings=None)[0] if row.spec in wanted]
+    rows = [row for row in Source.read(store).select_all("mil")[0] if row.spec in wanted]
     found = {pooling: 100 * sample.mean for (pooling, _), sample in samples(rows, "accuracy").items()}
     order = sorted(found, key=lambda pooling: -found[pooling])
     return "Accuracy in per cent: " + ", ".join(f"{pooling} {found[pooling]:.1f}" for pooling in order)
 
 
 def _demo(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from uotpool_experiments import figures
+    from uotpool_experiments.cli.execute import execute
+    from uotpool_experiments.report import collect, pictures_in, write
+    from uotpool_experiments.runs import sweep
+    from uotpool_experiments.tasks import load
+
     console = Console(stderr=True)
     console.print(f"{QUESTION} Stop it at any time: the same command goes on.", highlight=False, soft_wrap=True)
     settings = {"epochs": 2} if args.quick else {}
-    specs = sweep.expand("mil", MultiInstance.default_dataset, POOLINGS, "fair", args.seeds, settings=settings)
+    specs = sweep.expand("mil", load("mil").default_dataset, POOLINGS, "fair", args.seeds, settings=settings)
     store = args.output / "runs.sqlite"
     status = execute(
         specs,

@@ -6,62 +6,22 @@ import argparse
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 from rich.console import Console
 
 from uotpool.plaintext import visible
-from uotpool_experiments.cli import arguments
-from uotpool_experiments.cli.table import STORE
+from uotpool_experiments.analysis.selection import select
 from uotpool_experiments.runs import export, same_code, scheduler
 from uotpool_experiments.runs.executors import Executor, LocalExecutor, RayExecutor, TorchrunExecutor, torchrun
 from uotpool_experiments.runs.plan import make_plan
 from uotpool_experiments.runs.progress import Display
 from uotpool_experiments.runs.store import Store, StoreWriteError
-from uotpool_experiments.tables.kinds import accuracy_table, select
+from uotpool_experiments.tables import formats
+from uotpool_experiments.tables.results import results_table
 from uotpool_experiments.tasks import load
 from uotpool_experiments.tasks.spec import RunSpec
 
 INTERRUPTED = 130
-
-
-def add_execution(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workers",
-        type=arguments.positive,
-        default=None,
-        help="processes; with --ray, runs at a time at most (default: as many as CPUs, here or in the cluster)",
-    )
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        default=None,
-        help="run on a Ray cluster: HOST:PORT, or auto for the one of this machine; local starts one",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=arguments.positive,
-        default=None,
-        metavar="SECONDS",
-        help="a run without a result after this time is stopped and counts as failed (default: none)",
-    )
-    parser.add_argument("--store", type=Path, default=STORE, help="default: %(default)s")
-    parser.add_argument(
-        "--done",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="CSV",
-        help="runs that uotpool export wrote: those by the present code count as done (may be repeated)",
-    )
-    parser.add_argument(
-        "--like",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="CSV",
-        help="runs that uotpool export wrote, of any code: the estimate learns from them (may be repeated)",
-    )
 
 
 def execute(
@@ -139,4 +99,4 @@ def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
     for task, settings in dict.fromkeys((spec.task, spec.settings) for spec in specs):
         rows = [row for row in select(store.rows(), task, settings=settings)[0] if row.spec in wanted]
         for protocol in dict.fromkeys(row.spec.protocol for row in rows):
-            print(accuracy_table(rows, protocol).render("terminal"))
+            print(formats.render(results_table(rows, protocol), "terminal"))

@@ -1,4 +1,4 @@
-"""The command `uotpool same-code`: repeat a stored run with the present code, and list the two as the same."""
+"""The command `uotpool same-code`: it repeats stored runs with the present code and lists what is the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from uotpool.zoo import ENTRIES
 from uotpool_experiments.cli import arguments
-from uotpool_experiments.cli.table import read_rows
 from uotpool_experiments.runs import same_code, worker
+from uotpool_experiments.runs.reading import read_rows
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.same_code import Entry, SameCode
 from uotpool_experiments.tasks import TASKS
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
 
 
 def cheapest(rows: Sequence[Row], known: SameCode) -> list[Row]:
-    """Of each pooling and each version of its code that is not known to be the present one, one run."""
+    """One run for each pooling and each version of its code that is not known to be the present one."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         task, pooling = row.spec.task, row.spec.pooling

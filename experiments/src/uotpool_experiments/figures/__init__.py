@@ -1,4 +1,4 @@
-"""Figures of the paper, each made again by `uotpool figure NAME` (needs matplotlib)."""
+"""Figures of the paper. `uotpool figure NAME` draws one of them again, with matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Draw = Callable[
     [int, bool], tuple["Figure", list[str]]
 ]  # (seed, quick) -> the figure, and what it says in words
-# name: (module below this one, function, what it shows)
+# The module beside this one, its function, and what the figure shows, by the name of the figure.
 FIGURES = {
     "plans": ("plans", "draw", "Figure 2a: plans of mean, max and attention pooling, true and found"),
     "stability": ("stability", "draw", "Figure 2b: mass of the plan over the weights, and where it is NaN"),
@@ -40,13 +40,13 @@ FORMATS = ("png", "svg")
 
 
 def draw(name: str, folder: Path, seed: int = 0, quick: bool = False) -> list[str]:
-    """Write `folder`/NAME.png and .svg; what the figure says in words, and the paths.
+    """Writes `folder`/NAME.png and .svg, and returns what the figure says in words, and the paths.
 
     Args:
         name: one of `FIGURES`.
-        folder: made if need be.
-        seed: of training, where there is one.
-        quick: a small version, to see that it works.
+        folder: where the files go; it is made if need be.
+        seed: the seed of training, for a figure that trains.
+        quick: whether to draw a small version, to see that it works.
     """
     if name not in FIGURES:
         raise ValueError(f"name: expected one of {tuple(FIGURES)}, got {name!r}")

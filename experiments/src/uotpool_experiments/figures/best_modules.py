@@ -9,32 +9,29 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from uotpool_experiments.analysis.published_results import TABLE_7, Published
-from uotpool_experiments.analysis.statistics import Sample, compare
+from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.analysis.tests import compare
 from uotpool_experiments.figures.from_runs import (
-    MODULES,
+    DEFAULT_MODULES,
     Panel,
     Samples,
-    by_modules,
-    committed,
     count,
+    draw_by_modules,
     first_of_lines,
     of_solver,
-    panels,
     style,
+    words_by_solver,
 )
 from uotpool_experiments.figures.problems import COLOURS, LABELS, SOLVERS
 
-APART = 0.26  # of the points of a solver
+APART = 0.26  # the distance of the points of a solver
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
-    """From results/TASK/runs.csv and the paper; neither `seed` nor `quick` changes what was run."""
-    compared = by_modules(committed())
-    figure, axes = panels(len(compared), 3.6)
+    """Draws results/TASK/runs.csv and the paper's numbers; neither `seed` nor `quick` changes what was run."""
+    figure, axes, compared = draw_by_modules(3.6, _panel)
     words = ["K is chosen by the accuracy it is shown with, here as in the paper: the best is optimistic"]
-    for ax, (panel, found) in zip(axes, compared.items(), strict=True):
-        _panel(ax, panel, found)
-        words += _in_words(panel, found)
+    words += [line for panel, found in compared.items() for line in _in_words(panel, found)]
     for ax in axes:
         ax.set_yticks(range(len(SOLVERS)), [])
         ax.set_xlabel("accuracy, % (mean ± standard deviation)")
@@ -55,8 +52,8 @@ def _panel(ax: Axes, panel: Panel, found: Samples[int]) -> None:
         if own:
             K = best(own)
             _point(ax, y, K, own[K], **style(solver))
-            if MODULES in own and MODULES != K:
-                _point(ax, y + APART, MODULES, own[MODULES], **style(solver, white=True))
+            if DEFAULT_MODULES in own and DEFAULT_MODULES != K:
+                _point(ax, y + APART, DEFAULT_MODULES, own[DEFAULT_MODULES], **style(solver, white=True))
         published = TABLE_7.get((f"uotp-{solver}-paper", panel.dataset))
         if published is not None:
             grey = style(solver) | {"color": "0.45", "marker": "D", "markerfacecolor": "0.45"}
@@ -64,7 +61,6 @@ def _panel(ax: Axes, panel: Panel, found: Samples[int]) -> None:
     means = [sample.mean for (_, K), sample in found.items() if K == 0]
     if means:
         ax.axvline(100 * means[0], color="black", linestyle=":", linewidth=1.2, zorder=0)
-    ax.set_title(panel.title(count(found)), fontsize=9)
     ax.set_ylim(len(SOLVERS) - 0.5, -0.5)
     ax.grid(alpha=0.3, axis="x")
 
@@ -94,7 +90,10 @@ def _legend() -> list[Line2D]:
     return [
         point("filled: best K here", color=blue, marker="o"),
         point(
-            f"white: K = {MODULES}, where that is not the best", color=blue, marker="o", markerfacecolor="white"
+            f"white: K = {DEFAULT_MODULES}, where that is not the best",
+            color=blue,
+            marker="o",
+            markerfacecolor="white",
         ),
         point("grey: the paper's best K and its accuracy", color="0.45", marker="D"),
         point("mean pooling (K = 0) here", color="black", linestyle=":"),
@@ -102,19 +101,17 @@ def _legend() -> list[Line2D]:
 
 
 def _in_words(panel: Panel, found: Samples[int]) -> list[str]:
-    words = []
-    for solver in SOLVERS:
-        own = of_solver(found, solver)
-        if not own:
-            continue
+    def words(solver: str, own: dict[int, Sample]) -> str:
         K = best(own)
         text = (
             f"{panel}, {LABELS[solver]}, {count(found)} runs each: best K = {K} of {', '.join(map(str, own))}: "
         )
         text += f"{100 * own[K].mean:.1f} ± {100 * own[K].std:.1f} %"
-        if MODULES in own and MODULES != K:
-            test = compare(own[K], own[MODULES])
-            text += f", {100 * (own[K].mean - own[MODULES].mean):.1f} points above K = {MODULES}"
+        if DEFAULT_MODULES in own and DEFAULT_MODULES != K:
+            test = compare(own[K], own[DEFAULT_MODULES])
+            text += (
+                f", {100 * (own[K].mean - own[DEFAULT_MODULES].mean):.1f} points above K = {DEFAULT_MODULES}"
+            )
             text += f" (p = {test.p_value:.2g} by itself)" if test is not None else ""
         if 0 in own and K != 0:
             text += f", {100 * (own[K].mean - own[0].mean):.1f} above mean pooling"
@@ -122,5 +119,6 @@ def _in_words(panel: Panel, found: Samples[int]) -> list[str]:
         if published is not None:
             accuracy = published.accuracy
             text += f"; published: K = {published.K}, {accuracy.mean} ± {accuracy.std} %"
-        words.append(text)
-    return words
+        return text
+
+    return words_by_solver(found, words)

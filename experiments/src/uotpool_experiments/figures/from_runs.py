@@ -1,44 +1,42 @@
-"""What the figures of committed runs share: which runs are compared, and the panels they are drawn in."""
+"""What the figures of committed runs share: which runs they compare, and the panels they draw them in."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from uotpool_experiments.analysis.statistics import Sample, common, samples
+from uotpool_experiments.analysis.samples import Sample, common, samples
+from uotpool_experiments.analysis.selection import Source
 from uotpool_experiments.figures.problems import COLOURS, FORMULATIONS, MARKERS, SOLVERS
-from uotpool_experiments.runs import export, same_code
 from uotpool_experiments.runs.rows import Row
-from uotpool_experiments.tables.kinds import select
 from uotpool_experiments.tables.manifest import FOLDER, RUNS, results_folder
 from uotpool_experiments.tables.settings import Flat, flat, written
 
 TASKS = ("mil", "graph")
-# Name in the zoo: solver, formulation.
+# The solver and the formulation of each pooling, by its name in the zoo.
 POOLINGS = {f"uotp-{s}{'-paper' * (f == 'paper')}": (s, f) for f in FORMULATIONS for s in SOLVERS}
-WIDTH = 3  # panels in a line
-INCHES = 4.2  # width of a panel
-LETTERS = 42  # of a line of its title
-MODULES = 4  # of a run whose settings say nothing
+PANELS_PER_LINE = 3
+PANEL_INCHES = 4.2
+TITLE_LETTERS = 42  # in a line of the title of a panel
+DEFAULT_MODULES = 4  # the K of a run whose settings say nothing
 ACCURACY = "accuracy, %\n(mean ± standard deviation)"
 Variant = TypeVar("Variant", bound=Hashable)
-Samples = dict[tuple[str, Variant], Sample]  # by solver and what a figure varies
+Samples = dict[tuple[str, Variant], Sample]  # by the solver and by what a figure varies
 
 
 class Panel(NamedTuple):
-    """Of runs that differ in the solver and in what a figure varies, and in nothing else."""
+    """A part of a figure, of runs that differ only in the solver and in what the figure varies."""
 
     dataset: str
     formulation: str
     protocol: str
-    rest: str = ""  # other settings than the default
+    rest: str = ""  # settings other than the default
 
     @property
     def layers(self) -> str:
@@ -50,7 +48,7 @@ class Panel(NamedTuple):
             (
                 f"{self.dataset}, {self.layers}",
                 f"protocol {protocol}, {runs} run{'s' * (runs > 1)} a point",
-                *textwrap.wrap(self.rest, LETTERS),
+                *textwrap.wrap(self.rest, TITLE_LETTERS),
             )
         )
 
@@ -59,8 +57,8 @@ class Panel(NamedTuple):
         return f"{self.dataset}, {self.layers}, protocol {self.protocol}{rest}"
 
 
-def committed() -> list[Row]:
-    """The runs of all tasks that have a file."""
+def committed_rows() -> list[Row]:
+    """The runs of all tasks whose file is there; a MixedCodeError if a pooling has two versions of the code."""
     folder = results_folder()
     paths = [folder / task / RUNS for task in TASKS]
     there = [path for path in paths if path.is_file()]
@@ -69,16 +67,12 @@ def committed() -> list[Row]:
             f"expected {' or '.join(map(str, paths))}, got neither: run it in the root of the project, or set "
             f"{FOLDER} to the folder of the results"
         )
-    return [row for task, path in zip(TASKS, paths, strict=True) if path in there for row in _runs(task, path)]
-
-
-def _runs(task: str, path: Path) -> list[Row]:
-    """Of one version of the code for each pooling, or it refuses."""
-    return select(export.read(path), task, stored=True, settings=None, same=same_code.beside(path))[0]
+    sources = [(task, Source.read(path)) for task, path in zip(TASKS, paths, strict=True) if path in there]
+    return [row for task, source in sources for row in source.select_all(task)[0]]
 
 
 def compared(rows: Sequence[Row], varied: Callable[[Flat], Variant | None]) -> dict[Panel, Samples[Variant]]:
-    """Accuracies of the UOT poolings; all of a panel on the same folds and seeds.
+    """Accuracies of the UOT poolings, all those of a panel on the same folds and seeds.
 
     Args:
         rows: runs of any task, pooling and settings.
@@ -109,7 +103,7 @@ def by_modules(rows: Sequence[Row]) -> dict[Panel, Samples[int]]:
     """Runs that differ in the number of modules K."""
 
     def varied(options: Flat) -> int | None:
-        K = options.pop("pool.K", MODULES)
+        K = options.pop("pool.K", DEFAULT_MODULES)
         return K if type(K) is int else None
 
     found = compared(rows, varied)
@@ -119,7 +113,7 @@ def by_modules(rows: Sequence[Row]) -> dict[Panel, Samples[int]]:
 
 
 def of_solver(found: Samples[Variant], solver: str) -> dict[Variant, Sample]:
-    """In the order of what is varied."""
+    """The samples of one solver, in the order of what is varied."""
     return {variant: sample for (name, variant), sample in sorted(found.items(), key=_order) if name == solver}
 
 
@@ -128,14 +122,14 @@ def _order(item: tuple[tuple[str, Any], Sample]) -> Any:
 
 
 def count(found: Samples[Variant]) -> int:
-    """Runs a point."""
+    """How many runs each point has."""
     return len(next(iter(found.values())))
 
 
 def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
-    """So many axes, the first of each line with room for labels."""
-    lines, columns = math.ceil(number / WIDTH), min(number, WIDTH)
-    size: dict[str, Any] = {"figsize": (INCHES * columns, height * lines), "layout": "constrained"}
+    """A figure with this number of axes."""
+    lines, columns = math.ceil(number / PANELS_PER_LINE), min(number, PANELS_PER_LINE)
+    size: dict[str, Any] = {"figsize": (PANEL_INCHES * columns, height * lines), "layout": "constrained"}
     figure, axes = plt.subplots(lines, columns, squeeze=False, **size)
     for ax in axes.flat[number:]:
         ax.set_visible(False)
@@ -143,11 +137,30 @@ def panels(number: int, height: float) -> tuple[Figure, list[Axes]]:
 
 
 def first_of_lines(axes: Sequence[Axes]) -> Iterator[Axes]:
-    yield from axes[::WIDTH]
+    """The axes at the left, which have room for labels."""
+    yield from axes[::PANELS_PER_LINE]
+
+
+def draw_by_modules(
+    height: float, draw: Callable[[Axes, Panel, Samples[int]], None]
+) -> tuple[Figure, list[Axes], dict[Panel, Samples[int]]]:
+    """A figure with a panel for each comparison of numbers of modules in the committed runs."""
+    found = by_modules(committed_rows())
+    figure, axes = panels(len(found), height)
+    for ax, (panel, values) in zip(axes, found.items(), strict=True):
+        draw(ax, panel, values)
+        ax.set_title(panel.title(count(values)), fontsize=9)
+    return figure, axes, found
+
+
+def words_by_solver(found: Samples[Variant], words: Callable[[str, dict[Variant, Sample]], str]) -> list[str]:
+    """What there is to say of each solver that has runs."""
+    by_solver = {solver: of_solver(found, solver) for solver in SOLVERS}
+    return [words(solver, own) for solver, own in by_solver.items() if own]
 
 
 def style(solver: str, white: bool = False) -> dict[str, Any]:
-    """Of points with error bars."""
+    """How the points and error bars of a solver look."""
     return {
         "color": COLOURS[solver],
         "marker": MARKERS[solver],

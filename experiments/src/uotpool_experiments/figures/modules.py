@@ -5,34 +5,28 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.figures.from_runs import (
     ACCURACY,
     Panel,
     Samples,
-    by_modules,
-    committed,
-    count,
+    draw_by_modules,
     first_of_lines,
     of_solver,
-    panels,
     style,
+    words_by_solver,
 )
 from uotpool_experiments.figures.problems import LABELS, SOLVERS
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
-    """From results/TASK/runs.csv; neither `seed` nor `quick` changes what was run."""
-    compared = by_modules(committed())
-    figure, axes = panels(len(compared), 3.7)
-    words = []
-    for ax, (panel, found) in zip(axes, compared.items(), strict=True):
-        _panel(ax, panel, found)
-        words += _in_words(panel, found)
+    """Draws results/TASK/runs.csv; neither `seed` nor `quick` changes what was run."""
+    figure, axes, compared = draw_by_modules(3.7, _panel)
     for ax in first_of_lines(axes):
         ax.set_ylabel(ACCURACY)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
-    return figure, words
+    return figure, [words for panel, found in compared.items() for words in _in_words(panel, found)]
 
 
 def _panel(ax: Axes, panel: Panel, found: Samples[int]) -> None:
@@ -46,21 +40,19 @@ def _panel(ax: Axes, panel: Panel, found: Samples[int]) -> None:
             label=LABELS[solver],
             **style(solver),
         )
-    ax.set_title(panel.title(count(found)), fontsize=9)
     ax.set_xticks(list(places.values()), [f"{K}" for K in places])
     ax.set_xlabel("modules K (0: mean pooling)")
     ax.grid(alpha=0.3, axis="y")
 
 
 def _in_words(panel: Panel, found: Samples[int]) -> list[str]:
-    words = []
-    for solver in SOLVERS:
-        if own := of_solver(found, solver):
-            means = ", ".join(f"K={K} {100 * s.mean:.1f}" for K, s in own.items())
-            best = max(own, key=lambda K: own[K].mean)
-            words.append(
-                f"{panel}, {LABELS[solver]}, {len(own[best])} runs each: {means} %; best K={best}, "
-                f"{100 * (max(s.mean for s in own.values()) - min(s.mean for s in own.values())):.1f} points "
-                f"above the worst, standard deviation {100 * own[best].std:.1f}"
-            )
-    return words
+    def words(solver: str, own: dict[int, Sample]) -> str:
+        means = ", ".join(f"K={K} {100 * s.mean:.1f}" for K, s in own.items())
+        best = max(own, key=lambda K: own[K].mean)
+        return (
+            f"{panel}, {LABELS[solver]}, {len(own[best])} runs each: {means} %; best K={best}, "
+            f"{100 * (max(s.mean for s in own.values()) - min(s.mean for s in own.values())):.1f} points "
+            f"above the worst, standard deviation {100 * own[best].std:.1f}"
+        )
+
+    return words_by_solver(found, words)

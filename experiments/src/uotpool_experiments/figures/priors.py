@@ -9,24 +9,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from uotpool_experiments.analysis.published_results import PRIORS, PRIORS_DATASET, TABLE_6, Learned, Published
-from uotpool_experiments.analysis.statistics import compare
+from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.analysis.tests import compare
 from uotpool_experiments.figures.from_runs import (
     ACCURACY,
     Panel,
     Samples,
-    committed,
+    committed_rows,
     compared,
     count,
     first_of_lines,
     of_solver,
     panels,
     style,
+    words_by_solver,
 )
 from uotpool_experiments.figures.problems import LABELS, SOLVERS
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.settings import Flat
 
-SHIFTS = (-0.25, 0.0, 0.25)  # of the solvers at a place
+SHIFTS = (-0.25, 0.0, 0.25)  # where the points of each solver stand beside a tick
 NAMES = ("fixed", "$p_0$ learned", "$q_0$ learned", "both learned")
 PLAIN = dict(zip(PRIORS, ("fixed", "p0 learned", "q0 learned", "both learned"), strict=True))
 
@@ -42,8 +44,8 @@ def by_priors(rows: Sequence[Row]) -> dict[Panel, Samples[Learned]]:
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
-    """From results/TASK/runs.csv and the paper; neither `seed` nor `quick` changes what was run."""
-    found = by_priors(committed())
+    """Draws results/TASK/runs.csv and the paper's numbers; neither `seed` nor `quick` changes what was run."""
+    found = by_priors(committed_rows())
     if not found:
         raise ValueError("runs: expected some that differ in pool.p0 or pool.q0 for a UOT pooling, got none")
     alone = all(panel.dataset != PRIORS_DATASET for panel in found)
@@ -96,27 +98,24 @@ def _published(ax: Axes, beside: float) -> None:
 
 
 def _points(ax: Axes, shift: float, points: dict[Learned, Published], **how: Any) -> None:
-    """No line from one to the next: they have no order."""
+    """Points without a line from one to the next, as priors have no order."""
     x = [PRIORS.index(learned) + shift for learned in points]
     y, spread = ([number[i] for number in points.values()] for i in (0, 1))
     ax.errorbar(x, y, yerr=spread, **how | {"linestyle": ""})
 
 
 def _in_words(panel: Panel, found: Samples[Learned]) -> list[str]:
-    words = []
-    for solver in SOLVERS:
-        own = of_solver(found, solver)
-        if not own:
-            continue
+    def words(solver: str, own: dict[Learned, Sample]) -> str:
         means = [f"{PLAIN[p]} {100 * own[p].mean:.1f} ± {100 * own[p].std:.1f}" for p in PRIORS if p in own]
         fixed = own.get(PRIORS[0])
         tests = {p: compare(own[p], fixed) for p in own if fixed is not None and p != PRIORS[0]}
         differ = [PLAIN[p] for p, test in tests.items() if test is not None and test.verdict != "tie"]
-        words.append(
+        return (
             f"{panel}, {LABELS[solver]}, {count(found)} runs each: {', '.join(means)} %; "
             f"different from fixed at 5 %: {', '.join(differ) or 'none'}"
         )
-    return words
+
+    return words_by_solver(found, words)
 
 
 def _published_words(solver: str) -> str:

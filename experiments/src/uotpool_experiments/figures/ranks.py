@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from uotpool_experiments.analysis.ranking import Ranking
-from uotpool_experiments.tables import manifest as listed
+from uotpool_experiments.tables import manifest
 
-MOST_LETTERS = 32  # of a name
+MOST_LETTERS = 32  # that are shown of a name
 EXACT, PUBLISHED, OTHER = "#D55E00", "#0072B2", "#555555"  # Okabe and Ito
-# kind: colour, marker, name in the legend
+# The colour, the marker and the name in the legend of each kind of pooling.
 LOOKS = {
     "exact": (EXACT, "s", "UOTP, exact"),
     "published": (PUBLISHED, "D", "UOTP, as published"),
@@ -22,22 +22,22 @@ LOOKS = {
 
 
 def kind(pooling: str) -> str:
-    """Which of the three kinds of `LOOKS` it is."""
+    """The kind of the pooling, which is one of `LOOKS`."""
     if not pooling.startswith("uotp-"):
         return "other"
     return "published" if pooling.endswith("-paper") else "exact"
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
-    """From the committed runs; neither `seed` nor `quick` changes what was run."""
-    overall, left_out = listed.overall(listed.committed())
+    """Draws the committed runs; neither `seed` nor `quick` changes what was run."""
+    overall, left_out = manifest.overall(manifest.committed())
     if overall is None or len(overall.poolings) < 2:
         raise ValueError("runs: expected several poolings on the same data sets, got no two")
     return diagram(overall), in_words(overall, left_out, everything=True)
 
 
 def diagram(ranking: Ranking) -> Figure:
-    """A line for each pooling: mean rank and its interval; bars join what Nemenyi's test does not part."""
+    """One line for each pooling with its mean rank; bars join those that Nemenyi's test does not part."""
     k = len(ranking.poolings)
     figure, ax = plt.subplots(figsize=(7.2, 1.8 + 0.27 * k), layout="constrained")
     n = len(ranking.datasets)
@@ -70,7 +70,7 @@ def _short(name: str) -> str:
 
 
 def _groups(ax: Axes, ranking: Ranking) -> None:
-    """Bars at the right, and the critical difference as a length at the top."""
+    """Draws bars at the right, and the critical difference as a length at the top."""
     critical = ranking.critical_difference()
     if critical is None:
         return

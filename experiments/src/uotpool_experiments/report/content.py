@@ -12,14 +12,17 @@ from pathlib import Path
 
 from uotpool_experiments import figures
 from uotpool_experiments.analysis.ranking import Ranking
-from uotpool_experiments.cli.table import read_rows
+from uotpool_experiments.analysis.selection import Source
 from uotpool_experiments.runs.export import COMMIT
 from uotpool_experiments.runs.rows import FACTS, Row
 from uotpool_experiments.runs.store import in_words
 from uotpool_experiments.runs.worker import facts
-from uotpool_experiments.tables import manifest as listed
-from uotpool_experiments.tables.manifest import Entry, Listing
-from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tables import manifest
+from uotpool_experiments.tables.comparison import compared, verdicts
+from uotpool_experiments.tables.fitting import manifests_of
+from uotpool_experiments.tables.manifest import Entry, Manifest
+from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tables.table import Column, Count, Difference, Line, Number, Table, Text
 from uotpool_experiments.tasks import TASKS
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -27,11 +30,11 @@ KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its data in the page, or, without, the command that draws it."""
+    """A figure with its data in the page, or without data, with the command that draws it."""
 
     name: str
     caption: str
-    command: str  # that draws it; empty where that is the report itself
+    command: str  # empty where the report itself draws the figure
     data: str | None = None  # a data: URI
 
 
@@ -47,6 +50,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Ranks:
+    """Mean ranks as words, as a picture and as a table."""
+
     title: str
     words: list[str]
     picture: Picture
@@ -55,13 +60,17 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Section:
-    listing: Listing
+    """The tables of one task."""
+
+    manifest: Manifest
     numbers: str
     tables: list[Shown]
 
 
 @dataclass
 class Report:
+    """Everything that a page shows."""
+
     title: str
     sections: list[Section]
     ranks: list[Ranks]
@@ -79,46 +88,54 @@ def collect(
     stored: bool = False,
     title: str = "uotpool: results",
 ) -> Report:
-    """Read all runs and make all tables.
+    """Reads all runs and makes all tables.
 
     Args:
         sources: run stores, CSV files of runs, or folders with TASK/tables.toml and TASK/runs.csv.
         pictures: figures to show.
-        stored: runs of earlier code too.
-        title: of the page.
+        stored: whether runs of earlier code count too.
+        title: the title of the page.
     """
-    listings = [listing for source in sources for listing in _listings(source, stored)]
-    if not any(listing.rows for listing in listings):
+    manifests = [found for source in sources for found in _manifests(source, stored)]
+    if not any(found.source.rows for found in manifests):
         old = "" if stored else ", by the present code (--stored takes others too)"
         raise ValueError(f"source: expected finished runs{old}, got none in {', '.join(map(str, sources))}")
-    tasks = [listing.task for listing in listings]
+    tasks = [found.task for found in manifests]
     if len(set(tasks)) < len(tasks):
         raise ValueError(f"source: expected each task in one source, got {', '.join(tasks)}")
-    sections = [Section(listing, _numbers(listing.rows), _tables(listing)) for listing in listings]
-    own = [_ranks(f"{x.title}, {_protocol(x)}", x.ranking()) for x in listings]
-    ranks = [found for found in own if found is not None]
-    if len(ranks) > 1:
-        how = "; ".join(f"{x.task}: {_protocol(x)}" for x in listings if x.found())
-        ranking, left_out = listed.overall(listings)
-        ranks = [*filter(None, [_ranks(f"All tasks together ({how})", ranking, left_out)]), *ranks]
+    sections = [Section(found, _numbers(found.source.rows), _tables(found)) for found in manifests]
+    ranks = _all_ranks(manifests)
     first = [*(ranks[0].words if ranks else []), *in_short(sections)]
-    return Report(title, sections, ranks, list(pictures), _origins(listings), _made_with(), first)
+    return Report(title, sections, ranks, list(pictures), _origins(manifests), _made_with(), first)
 
 
-def _listings(source: Path, stored: bool) -> list[Listing]:
+def _manifests(source: Path, stored: bool) -> list[Manifest]:
     if not source.is_dir():
-        return listed.by_default(source, read_rows(source), stored)
-    if (source / listed.FILE).is_file():
-        return [listed.read(source)]
+        return manifests_of(Source.read(source, stored=stored))
+    if (source / manifest.FILE).is_file():
+        return [manifest.read(source)]
     folders = [source / task for task in TASKS]
-    found = [listed.read(folder) for folder in folders if (folder / listed.FILE).is_file()]
+    found = [manifest.read(folder) for folder in folders if (folder / manifest.FILE).is_file()]
     if not found:
-        raise ValueError(f"source: expected a folder with TASK/{listed.FILE}, got {source}, which has none")
+        raise ValueError(f"source: expected a folder with TASK/{manifest.FILE}, got {source}, which has none")
     return found
 
 
-def _protocol(listing: Listing) -> str:
-    return "paper's protocol, optimistic" if listing.protocol() == "paper" else "fair protocol"
+def _all_ranks(manifests: Sequence[Manifest]) -> list[Ranks]:
+    """The ranks of each task, and first those of all tasks together if there are several."""
+    own = [_ranks(f"{found.title}, {_protocol(found)}", found.ranking()) for found in manifests]
+    ranks = [found for found in own if found is not None]
+    if len(ranks) < 2:
+        return ranks
+    how = "; ".join(f"{found.task}: {_protocol(found)}" for found in manifests if found.ranked_samples())
+    together = _ranks(f"All tasks together ({how})", *manifest.overall(manifests))
+    return ranks if together is None else [together, *ranks]
+
+
+def _protocol(found: Manifest) -> str:
+    """The protocol of the runs that are ranked."""
+    optimistic = found.ranked is not None and found.ranked.protocol == "paper"
+    return "paper's protocol, optimistic" if optimistic else "fair protocol"
 
 
 def _numbers(rows: Sequence[Row]) -> str:
@@ -138,41 +155,49 @@ def missing(report: Report) -> list[str]:
     return [f"{shown.command}: {shown.missing}" for shown in found]
 
 
-def _tables(listing: Listing) -> list[Shown]:
-    found = []
-    for entry in listing.entries:
-        command = listing.command(entry)
+def _tables(found: Manifest) -> list[Shown]:
+    tables = []
+    for entry in found.entries:
+        command = found.command(entry)
         try:
-            found.append(Shown(entry, command, listing.table(entry)))
+            tables.append(Shown(entry, command, found.table(entry)))
         except ValueError as error:  # no such runs: the page says so in the table's place
-            found.append(Shown(entry, command, None, str(error)))
-    return found
+            tables.append(Shown(entry, command, None, str(error)))
+    return tables
 
 
 def in_short(sections: Sequence[Section]) -> list[str]:
     """What the tests and the two protocols say, task by task."""
     words = []
     for section in sections:
-        listing, counts = section.listing, Counter[str]()
-        for shown in section.tables:
-            counts += listing.verdicts(shown.entry) if shown.table else Counter()
+        title, counts = section.manifest.title, Counter[str]()
+        tables = [(shown.entry, shown.table) for shown in section.tables if shown.table is not None]
+        for entry, table in tables:
+            counts += verdicts_of_uotp(entry.spec, table)
         if counts:
             words.append(
-                f"{listing.title}: {counts.total()} tests of a UOTP layer against another pooling on one data "
+                f"{title}: {counts.total()} tests of a UOTP layer against another pooling on one data "
                 f"set; {counts['win']} are won and {counts['loss']} lost, after Holm's correction in each table"
             )
-        for shown in section.tables:
-            if shown.table and "optimism" in shown.entry.arguments:
-                gaps = [float(cell) for row in shown.table.rows for cell in row[1:] if cell]
+        for entry, table in tables:
+            if entry.spec.kind == "optimism":
+                cells = [cell for line in table.lines for cell in line.cells]
+                gaps = [cell.points for cell in cells if isinstance(cell, Difference)]
                 words.append(
-                    f"{shown.entry.about} ({listing.title}): {statistics.median(gaps):+.1f} points in the "
+                    f"{entry.about} ({title}): {statistics.median(gaps):+.1f} points in the "
                     f"median, {min(gaps):+.1f} to {max(gaps):+.1f} (low: what does not train as it sets it)"
                 )
     return words
 
 
+def verdicts_of_uotp(spec: TableSpec, table: Table) -> Counter[str]:
+    """The verdicts of a table that compares a UOT pooling with others; none for another table."""
+    about_uotp = spec.kind == "comparison" and compared(spec).startswith("uotp-")
+    return verdicts(table) if about_uotp else Counter()
+
+
 def _ranks(title: str, ranking: Ranking | None, left_out: Sequence[str] = ()) -> Ranks | None:
-    """None for one data set, whose ranks are in the table of results, or one pooling."""
+    """The ranks; None for one pooling, or for one data set, whose ranks are in the table of results."""
     if ranking is None or len(ranking.datasets) < 2 or len(ranking.poolings) < 2:
         return None
     import matplotlib as mpl  # noqa: PLC0415
@@ -194,18 +219,15 @@ def _ranks(title: str, ranking: Ranking | None, left_out: Sequence[str] = ()) ->
 
 def rank_table(ranking: Ranking) -> Table:
     """Mean rank, its interval, points behind the best, and the rank on each data set."""
-    head = ["pooling", "mean rank", "95 % from", "to", "points behind the best", *ranking.datasets]
-    table = Table("ranks by accuracy", head, [])
+    summaries = ("mean rank", "95 % from", "to", "points behind the best")
+    columns = [Column.label("pooling"), *map(Column, summaries), *map(Column.of, ranking.datasets)]
+    table = Table("ranks by accuracy", columns)
     intervals = ranking.interval() or [(float("nan"),) * 2] * len(ranking.poolings)
     for i, pooling in enumerate(ranking.poolings):
-        low, high = intervals[i]
-        own = [
-            f"{ranking.mean[i]:.1f}",
-            f"{low:.1f}",
-            f"{high:.1f}",
-            f"{100 * ranking.behind[:, i].mean():.2f}",
-        ]
-        table.rows.append([pooling, *own, *(f"{rank:g}" for rank in ranking.ranks[:, i])])
+        own = [Number(float(number), ".1f") for number in (ranking.mean[i], *intervals[i])]
+        behind = Number(100 * float(ranking.behind[:, i].mean()))
+        places = [Number(float(rank), "g") for rank in ranking.ranks[:, i]]
+        table.lines.append(Line.of(pooling, *own, behind, *places))
     table.notes.append(
         "interval of the mean rank by Student's t over the data sets; points behind the best accuracy of each "
         "data set, on average"
@@ -218,7 +240,7 @@ def data_uri(content: bytes, suffix: str) -> str:
 
 
 def pictures_in(folder: Path) -> list[Picture]:
-    """All figures that `uotpool figure` knows, those that are drawn in the folder with their data."""
+    """All figures that `uotpool figure` knows; those that are drawn in the folder have their data."""
     found = []
     for name, (_, _, caption) in figures.FIGURES.items():
         path = folder / f"{name}.png"
@@ -227,22 +249,21 @@ def pictures_in(folder: Path) -> list[Picture]:
     return found
 
 
-def _origins(listings: Sequence[Listing]) -> Table:
+def _origins(manifests: Sequence[Manifest]) -> Table:
     """With what the runs were made."""
-    table = Table("origin of the runs", ["task", "runs", "commit", "machine", "versions"], [])
-    for listing in listings:
-        counts: dict[tuple[str, ...], int] = {}
-        for row in listing.rows:
-            key = tuple(row.facts.get(name, "") for name in FACTS)
-            counts[key] = counts.get(key, 0) + 1
+    label = Column.label
+    columns = [label("task"), Column("runs"), label("commit"), label("machine"), label("versions")]
+    table = Table("origin of the runs", columns)
+    for found in manifests:
+        counts = Counter(tuple(row.facts.get(name, "") for name in FACTS) for row in found.source.rows)
         for (versions, machine, commit), count in counts.items():
-            cells = [commit[:COMMIT], machine, versions]
-            table.rows.append([listing.task, str(count), *(cell or "unknown" for cell in cells)])
+            texts = [Text(text or "unknown") for text in (commit[:COMMIT], machine, versions)]
+            table.lines.append(Line.of(found.task, Count(count), *texts))
     return table
 
 
 def _made_with() -> str:
-    """This page: versions, machine and commit."""
+    """With which versions, on which machine and from which commit the page is made."""
     here = facts()
     commit = here["commit_id"][:COMMIT]
     return ", ".join([in_words(here["versions"]), here["machine"], *([f"commit {commit}"] if commit else [])])

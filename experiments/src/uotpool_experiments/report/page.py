@@ -9,20 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import re
 from importlib import resources
 from pathlib import Path
 
 import jinja2
 
 from uotpool_experiments.report.content import Report
-from uotpool_experiments.tables.table import MARKS, Table
-
-NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
+from uotpool_experiments.tables.formats import SIGNS
+from uotpool_experiments.tables.table import Cell
 
 
 def write(report: Report, path: Path) -> Path:
-    """The page in a file; another one is replaced at once, never half of it."""
+    """Writes the page to a file. A file that is there is replaced at once, never half of it."""
     if path.is_dir():
         raise ValueError(f"--output: expected a file, got the folder {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,12 +31,13 @@ def write(report: Report, path: Path) -> Path:
 
 
 def render(report: Report) -> str:
+    """The page as HTML."""
     script = _own("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {"sort_key": sort_key, "marks": MARKS, "is_last": _is_last}
+    environment.globals |= {"sort_key": sort_key, "signs": SIGNS}
     page = environment.from_string(_own("page.html"))
     return page.render(report=report, style=_own("page.css"), script=script, digest=digest)
 
@@ -47,12 +46,6 @@ def _own(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def sort_key(cell: str) -> str:
-    """What a column is sorted by: the first number of a cell that begins with one, else the text itself."""
-    number = NUMBER.match(cell.strip())
-    return number.group().replace(",", "") if number else cell
-
-
-def _is_last(table: Table, row: int) -> bool:
-    """A row that stays at the end, however the table is sorted: no pooling, but what others compare to."""
-    return table.rows[row][0].startswith("(")
+def sort_key(cell: Cell) -> str:
+    """What a column is sorted by: the number of the cell, else its text."""
+    return str(cell) if cell.value is None else f"{cell.value:.10g}"

@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from uotpool_experiments.analysis.statistics import Sample, common, compare, samples, sign
+from uotpool_experiments.analysis.metrics import is_per_cent, sign
+from uotpool_experiments.analysis.samples import Sample, common, samples
+from uotpool_experiments.analysis.tests import compare
 from uotpool_experiments.runs.rows import Row
-from uotpool_experiments.tables.kinds import PLAIN, by_pooling, cell, optimistic
-from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tables.kinds import Kind
+from uotpool_experiments.tables.shared import by_pooling, optimistic, pooling_heading
+from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tables.table import EMPTY, Cell, Column, Line, Mean, Table, Text
 from uotpool_experiments.tasks.spec import canonical
 
 Flat = dict[str, Any]
-Variant = tuple[str, str]  # pooling, settings that are varied as canonical JSON
+Variant = tuple[str, str]  # the pooling, and the settings that are varied as canonical JSON
+ByVariant = Mapping[Variant, Mapping[str, Sample]]  # and by data set
+
+
+@dataclass(frozen=True)
+class Verdicts(Cell):
+    """On how many data sets a test says "win", "tie" and "loss"."""
+
+    win: int
+    tie: int
+    loss: int
+
+    @property
+    def value(self) -> float:
+        return self.win
+
+    def __str__(self) -> str:
+        return f"{self.win}, {self.tie}, {self.loss}"
+
+
+class Settings(Kind):
+    """`uotpool table TASK --kind settings`."""
+
+    options = ("vary",)
+    any_settings = True
+
+    def table(self, spec: TableSpec, rows: list[Row]) -> Table:
+        fixed = spec.stored_settings()
+        return settings_table(rows, spec.protocol, spec.metric, fixed=fixed, vary=spec.vary or None)
+
+
+KIND = Settings()
 
 
 def flat(settings: Mapping[str, Any]) -> Flat:
@@ -24,6 +61,11 @@ def flat(settings: Mapping[str, Any]) -> Flat:
             {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
         )
     return found
+
+
+def written(settings: Mapping[str, Any]) -> str:
+    """The settings as a person writes them: `pool.K=8, lr=0.1`."""
+    return ", ".join(f"{n}={v:g}" if type(v) in (int, float) else f"{n}={v}" for n, v in settings.items())
 
 
 def settings_table(
@@ -43,27 +85,24 @@ def settings_table(
         fixed: settings that all runs in the table have; the default is a run with nothing but these.
         vary: names of the settings that may differ from the default, such as "pool.K"; None for any.
     """
-    values = _by_variant(
-        [row for row in rows if row.spec.protocol == protocol], flat(fixed or {}), vary, metric
-    )
+    own = [row for row in rows if row.spec.protocol == protocol]
+    values = _on_common_runs(_by_variant(own, flat(fixed or {}), vary, metric))
     if not values:
         raise ValueError(f"settings: expected runs with them under {protocol!r}, got no such run")
     datasets = list(dict.fromkeys(dataset for found in values.values() for dataset in found))
-    for dataset in datasets:  # all on the same runs
-        there = [variant for variant, found in values.items() if dataset in found]
-        for variant, sample in zip(there, common([values[v][dataset] for v in there]), strict=True):
-            values[variant][dataset] = sample
-    first = "pooling" if protocol == "fair" else f"pooling ({protocol} protocol, optimistic)"
     verdicts = "more, same, less" if metric == "divergence" else "better, same, worse"
-    table = Table(f"{metric} by settings, protocol {protocol}", [first, "settings", *datasets, verdicts], [])
+    labels = [Column.label(pooling_heading(protocol)), Column.label("settings")]
+    table = Table(
+        f"{metric} by settings, protocol {protocol}", [*labels, *map(Column.of, datasets), Column(verdicts)]
+    )
     order = sorted(values, key=lambda variant: (by_pooling(variant[0]), len(variant[1]), variant[1]))
     for pooling, text in order:
         found = values[pooling, text]
-        against = _verdicts(found, values.get((pooling, "{}")), metric) if text != "{}" else ""
-        shown = [cell(found.get(dataset), metric) if _any(found, dataset) else "" for dataset in datasets]
-        table.rows.append([pooling, written(json.loads(text)) or "default", *shown, against])
-    _mark_best(table, order, values, datasets, sign(metric))
-    _add_notes(table, values, datasets, fixed, metric)
+        against = _verdicts(found, values.get((pooling, "{}"), {}), metric) if text != "{}" else EMPTY
+        means = [Mean(found[d], metric) if len(found.get(d, ())) else EMPTY for d in datasets]
+        table.lines.append(Line.of(pooling, Text(written(json.loads(text)) or "default"), *means, against))
+    _mark_best(table, order, sign(metric))
+    table.notes += _notes(values, datasets, fixed, metric)
     if protocol == "paper":
         table.notes.append(optimistic(rows))
     return table
@@ -79,61 +118,49 @@ def _by_variant(
             continue
         varied = {name: value for name, value in options.items() if name not in fixed}
         if vary is None or set(varied) <= set(vary):
-            text = canonical(varied)
-            groups.setdefault((row.spec.pooling, text), []).append(row)
+            groups.setdefault((row.spec.pooling, canonical(varied)), []).append(row)
     return {
         variant: {dataset: sample for (_, dataset), sample in samples(group, metric).items()}
         for variant, group in groups.items()
     }
 
 
-def written(settings: Flat) -> str:
-    return ", ".join(f"{n}={v:g}" if type(v) in (int, float) else f"{n}={v}" for n, v in settings.items())
+def _on_common_runs(values: dict[Variant, dict[str, Sample]]) -> dict[Variant, dict[str, Sample]]:
+    """The same on the runs that all variants of a data set have; there may be none."""
+    shared: dict[Variant, dict[str, Sample]] = {variant: {} for variant in values}
+    for dataset in dict.fromkeys(dataset for found in values.values() for dataset in found):
+        there = [variant for variant, found in values.items() if dataset in found]
+        for variant, sample in zip(there, common([values[v][dataset] for v in there]), strict=True):
+            shared[variant][dataset] = sample
+    return shared
 
 
-def _any(found: Mapping[str, Sample], dataset: str) -> bool:
-    return dataset in found and len(found[dataset]) > 0
+def _verdicts(found: Mapping[str, Sample], default: Mapping[str, Sample], metric: str) -> Cell:
+    both = [dataset for dataset in found if dataset in default]
+    tests = [compare(found[d], default[d], better=sign(metric)) for d in both]
+    counts = Counter(test.verdict for test in tests if test is not None)
+    return Verdicts(counts["win"], counts["tie"], counts["loss"]) if counts else EMPTY
 
 
-def _verdicts(found: Mapping[str, Sample], default: Mapping[str, Sample] | None, metric: str) -> str:
-    both = [dataset for dataset in found if default is not None and dataset in default]
-    outcomes = [compare(found[d], default[d], better=sign(metric)) for d in both if default is not None]
-    verdicts = [outcome.verdict for outcome in outcomes if outcome is not None]
-    return ", ".join(str(verdicts.count(v)) for v in ("win", "tie", "loss")) if verdicts else ""
-
-
-def _mark_best(
-    table: Table,
-    order: Sequence[Variant],
-    values: Mapping[Variant, Mapping[str, Sample]],
-    datasets: Sequence[str],
-    better: int,
-) -> None:
-    """Of each pooling."""
+def _mark_best(table: Table, order: Sequence[Variant], better: int) -> None:
+    """Marks the best variant of each pooling that has several."""
     for pooling in dict.fromkeys(name for name, _ in order):
         own = [i for i, (name, _) in enumerate(order) if name == pooling]
-        for column, dataset in enumerate(datasets, 2):
-            means = {i: better * values[order[i]][dataset].mean for i in own if _any(values[order[i]], dataset)}
-            if len(means) > 1:
-                table.best |= {(i, column) for i, mean in means.items() if mean == max(means.values())}
+        for c, column in enumerate(table.columns):
+            with_runs = [i for i in own if column.dataset and table.lines[i].cells[c].value is not None]
+            if len(with_runs) > 1:
+                table.mark_best(c, with_runs, better)
 
 
-def _add_notes(
-    table: Table,
-    values: Mapping[Variant, Mapping[str, Sample]],
-    datasets: Sequence[str],
-    fixed: Mapping[str, Any] | None,
-    metric: str,
-) -> None:
+def _notes(
+    values: ByVariant, datasets: Sequence[str], fixed: Mapping[str, Any] | None, metric: str
+) -> list[str]:
     runs = {d: next(len(found[d]) for found in values.values() if d in found) for d in datasets}
-    unit = "" if metric in PLAIN else ", per cent"
-    table.notes.append(
-        f"mean ± standard deviation over the folds and seeds that all rows have{unit}; runs a cell: "
-        + ", ".join(f"{n} on {d}" for d, n in runs.items())
-    )
-    table.notes.append(
+    unit = ", per cent" if is_per_cent(metric) else ""
+    counts = ", ".join(f"{n} on {d}" for d, n in runs.items())
+    notes = [
+        f"mean ± standard deviation over the folds and seeds that all rows have{unit}; runs a cell: {counts}",
         "best of each pooling marked; last column: data sets on which it differs from the pooling's default "
-        "(corrected paired t-test, 5 %, each test by itself)"
-    )
-    if fixed:
-        table.notes.append("all runs with " + written(flat(fixed)))
+        "(corrected paired t-test, 5 %, each test by itself)",
+    ]
+    return [*notes, "all runs with " + written(flat(fixed))] if fixed else notes

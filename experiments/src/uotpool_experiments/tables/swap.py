@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
+from uotpool_experiments.analysis.samples import Sample, samples
 from uotpool_experiments.runs.rows import Row
-from uotpool_experiments.tables.kinds import by_pooling, with_settings
-from uotpool_experiments.tables.table import Table
+from uotpool_experiments.tables.kinds import Kind
+from uotpool_experiments.tables.shared import by_pooling, with_settings
+from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tables.table import EMPTY, Cell, Column, Count, Difference, Line, Mean, Number, Table
 
 BEFORE, SWAPPED = "accuracy_before", "accuracy_swapped"
-HEAD = ["pooling", "before", "swapped", "after", "difference", "top 5", "divergence, nats", "scale", "seeds"]
+MEASURED = ("before", "swapped", "after", "difference", "top 5", "divergence, nats", "scale", "seeds")
+
+
+class Swap(Kind):
+    """`uotpool table image --kind swap`."""
+
+    def table(self, spec: TableSpec, rows: list[Row]) -> Table:
+        return swap_table(rows, spec.protocol)
+
+
+KIND = Swap()
 
 
 def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
@@ -19,25 +31,22 @@ def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
     datasets = list(dict.fromkeys(row.spec.dataset for row in chosen))
     if len(datasets) != 1:
         raise ValueError(f"dataset: expected one with runs of recipe 'two-stage', got {datasets or 'none'}")
-    table = Table(f"the swap on {datasets[0]}, protocol {protocol}{with_settings(chosen)}", HEAD, [])
+    title = f"the swap on {datasets[0]}, protocol {protocol}{with_settings(chosen)}"
+    table = Table(title, [Column.label("pooling"), *map(Column, MEASURED)])
     for pooling in sorted({row.spec.pooling for row in chosen}, key=by_pooling):
         own = [row for row in chosen if row.spec.pooling == pooling]
-        before = [row.detail(BEFORE) or 0.0 for row in own]
-        after = [_accuracy(row) for row in own]
-        gains = [b - a for a, b in zip(before, after, strict=True)]
-        table.rows.append(
-            [
-                pooling,
-                _per_cent(before),
-                _per_cent([row.detail(SWAPPED) for row in own]),
-                _per_cent(after),
-                f"{100 * statistics.mean(gains):+.2f}",
-                _per_cent([row.metrics.get("top5") for row in own]),
-                _plain([row.detail("divergence") for row in own]),
-                _plain([row.detail("scale") for row in own]),
-                str(len(own)),
-            ]
-        )
+        before, after = _required(own, BEFORE), _required(own, "accuracy")
+        gains = Sample({case: after.values[case] - value for case, value in before.values.items()})
+        cells: list[Cell] = [
+            Mean(before, BEFORE),
+            _mean(own, SWAPPED),
+            Mean(after, "accuracy"),
+            Difference(100 * gains.mean),
+            _mean(own, "top5"),
+            *(_number(own, name) for name in ("divergence", "scale")),
+            Count(len(own)),
+        ]
+        table.lines.append(Line.of(pooling, *cells))
     table.notes += [
         "before: stage one, with average pooling; swapped: before its pool is trained; difference: after less "
         "before, in points",
@@ -46,20 +55,25 @@ def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
     return table
 
 
-def _accuracy(row: Row) -> float:
-    if "accuracy" not in row.metrics:
-        raise ValueError(f"metric: expected runs with an accuracy, got {row.spec} without one")
-    return row.metrics["accuracy"]
+def _sample(rows: Sequence[Row], metric: str) -> Sample | None:
+    """A metric of runs of one pooling on one data set."""
+    return next(iter(samples(rows, metric).values()), None)
 
 
-def _per_cent(values: Sequence[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    if not known:
-        return ""
-    spread = f" ± {statistics.stdev(known):.2f}" if len(known) > 1 else ""
-    return f"{statistics.mean(known):.2f}{spread}"
+def _required(rows: Sequence[Row], metric: str) -> Sample:
+    """The same, of a metric that every run must have."""
+    found = _sample(rows, metric) or Sample({})
+    for row in rows:
+        if (row.spec.seed, row.spec.fold) not in found.values:
+            raise ValueError(f"metric: expected runs with {metric!r}, got {row.spec} without it")
+    return found
 
 
-def _plain(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{statistics.mean(known):.4f}" if known else ""
+def _mean(rows: Sequence[Row], metric: str) -> Cell:
+    found = _sample(rows, metric)
+    return EMPTY if found is None else Mean(found, metric)
+
+
+def _number(rows: Sequence[Row], metric: str) -> Cell:
+    found = _sample(rows, metric)
+    return EMPTY if found is None else Number(found.mean, ".4f")

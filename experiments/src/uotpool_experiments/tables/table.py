@@ -1,110 +1,216 @@
-"""A table as text: terminal, Markdown, LaTeX, CSV."""
+"""A table of typed cells. Text is made of it by `uotpool_experiments.tables.formats` and by the report."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
 
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
+from uotpool_experiments.analysis.metrics import is_per_cent
+from uotpool_experiments.analysis.published_results import Published
+from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.analysis.tests import Comparison
 
-from uotpool.plaintext import visible
-from uotpool_experiments.csv_cells import safe
 
-FORMATS = ("terminal", "markdown", "latex", "csv")
-LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
-    "\\": "\\textbackslash{}",
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "±": "$\\pm$",
-    "▲": "$\\blacktriangle$",
-    "▼": "$\\blacktriangledown$",
-}
-MARKS = {"above": "▲", "below": "▼"}
+class Mark(Enum):
+    """Where a number stands that chance alone does not explain."""
+
+    ABOVE = "above"
+    BELOW = "below"
+
+
+class Cell:
+    """What stands at one place of a table; `str` gives its text."""
+
+    @property
+    def value(self) -> float | None:
+        """The number that the cell is sorted by, if it has one."""
+        return None
+
+    @property
+    def mark(self) -> Mark | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Text(Cell):
+    """A name or another text."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Number(Cell):
+    """A number and how many digits of it are shown."""
+
+    number: float
+    form: str = ".2f"
+
+    @property
+    def value(self) -> float:
+        return self.number
+
+    def __str__(self) -> str:
+        return f"{self.number:{self.form}}"
+
+
+@dataclass(frozen=True)
+class Count(Cell):
+    """How many there are of something."""
+
+    count: int
+
+    @property
+    def value(self) -> float:
+        return self.count
+
+    def __str__(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True)
+class Mean(Cell):
+    """The mean of a sample and its standard deviation, with the number of runs where others have more."""
+
+    sample: Sample
+    metric: str
+    most: int = 0  # runs of the sample in the same column that has most
+
+    @property
+    def value(self) -> float:
+        return self.sample.mean
+
+    def __str__(self) -> str:
+        unit, digits = (100, 2) if is_per_cent(self.metric) else (1, 3)
+        fewer = f" [{len(self.sample)}]" if len(self.sample) < self.most else ""
+        spread = f" ± {unit * self.sample.std:.{digits}f}" if len(self.sample) > 1 else ""
+        return f"{unit * self.sample.mean:.{digits}f}{spread}{fewer}"
+
+
+@dataclass(frozen=True)
+class PublishedMean(Cell):
+    """A number of the paper with its standard deviation, in per cent."""
+
+    number: Published
+
+    @property
+    def value(self) -> float:
+        return self.number.mean
+
+    def __str__(self) -> str:
+        return f"{self.number.mean:.2f} ± {self.number.std:.2f}"
+
+
+@dataclass(frozen=True)
+class Difference(Cell):
+    """A difference in points, marked where it is more than `chance`."""
+
+    points: float
+    chance: float = math.inf
+
+    @property
+    def value(self) -> float:
+        return self.points
+
+    @property
+    def mark(self) -> Mark | None:
+        if abs(self.points) <= self.chance:
+            return None
+        return Mark.ABOVE if self.points > 0 else Mark.BELOW
+
+    def __str__(self) -> str:
+        return f"{self.points:+.2f}"
+
+
+@dataclass(frozen=True)
+class Outcome(Cell):
+    """A difference with the p-value of its test."""
+
+    comparison: Comparison
+    metric: str
+
+    @property
+    def value(self) -> float:
+        return self.comparison.difference
+
+    def __str__(self) -> str:
+        unit = 100 if is_per_cent(self.metric) else 1
+        return f"{unit * self.comparison.difference:+.2f} ({self.comparison.p_value:.2f})"
+
+
+EMPTY = Text("")
+
+
+class ColumnKind(Enum):
+    """What a column holds; its heading is only for readers."""
+
+    LABEL = "label"  # names and settings
+    VALUE = "value"  # our number on a data set
+    PUBLISHED = "published"  # the paper's number on a data set
+    DIFFERENCE = "difference"  # our number less the paper's
+    SUMMARY = "summary"  # something over all data sets
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, what it holds, and of which data set."""
+
+    heading: str
+    kind: ColumnKind = ColumnKind.SUMMARY
+    dataset: str = ""
+
+    @classmethod
+    def label(cls, heading: str) -> Column:
+        return cls(heading, ColumnKind.LABEL)
+
+    @classmethod
+    def of(cls, dataset: str, kind: ColumnKind = ColumnKind.VALUE) -> Column:
+        """A column of a data set, headed by its name and, unless it holds our values, by what it holds."""
+        return cls(dataset if kind is ColumnKind.VALUE else f"{dataset}, {kind.value}", kind, dataset)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The cells of one row of a table."""
+
+    cells: tuple[Cell, ...]
+    stays_last: bool = False  # not a pooling, but what poolings are compared to
+
+    @classmethod
+    def of(cls, name: str, *cells: Cell) -> Line:
+        return cls((Text(name), *cells))
 
 
 @dataclass
 class Table:
-    """Cells as text; `best` has those to be set in bold, `marks` those that are beyond what chance does."""
+    """Typed cells below typed columns; `best` has the places (row, column) of those to be set in bold."""
 
     title: str
-    head: list[str]
-    rows: list[list[str]]
+    columns: list[Column]
+    lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     best: set[tuple[int, int]] = field(default_factory=set)
-    marks: dict[tuple[int, int], str] = field(default_factory=dict)  # "above" or "below"
 
-    def render(self, form: str) -> str:
-        if form not in FORMATS:
-            raise ValueError(f"format: expected one of {FORMATS}, got {form!r}")
-        write = {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form]
-        return write(self._visible())
+    @property
+    def headings(self) -> list[str]:
+        return [column.heading for column in self.columns]
 
-    def _visible(self) -> Table:
-        """The same, without what a terminal would obey or LaTeX take for a new line: names are foreign text."""
-        rows = [[visible(cell) for cell in row] for row in self.rows]
-        head, notes = [visible(name) for name in self.head], [visible(note) for note in self.notes]
-        return replace(self, title=visible(self.title), head=head, rows=rows, notes=notes)
+    def texts(self) -> list[list[str]]:
+        """The text of each cell, without marks."""
+        return [[str(cell) for cell in line.cells] for line in self.lines]
 
-    def marked(self, row: int, column: int) -> str:
-        """The cell with its mark."""
-        mark = self.marks.get((row, column))
-        return self.rows[row][column] + (f" {MARKS[mark]}" if mark else "")
+    def mark_best(self, column: int, rows: Iterable[int], better: int) -> None:
+        """Marks the best value of these rows in a column, and those that equal it.
 
-
-def _terminal(table: Table) -> str:
-    rich = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
-    for i, name in enumerate(table.head):
-        rich.add_column(Text(name), justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for r, row in enumerate(table.rows):
-        cells = [table.marked(r, c) + ("*" if (r, c) in table.best else "") for c in range(len(row))]
-        rich.add_row(*map(Text, cells))
-    text = io.StringIO()
-    console = Console(file=text, width=max(100, 18 * len(table.head)), force_terminal=False)
-    console.print(rich)
-    for note in [*(["* best"] if table.best else []), *table.notes]:
-        console.print(f"  {note}", highlight=False, markup=False)
-    return text.getvalue()
-
-
-def _without_markup(text: str) -> str:
-    """No HTML and no links, which a page made of it would load or follow."""
-    return text.replace("<", "&lt;").replace("](", "]\\(")
-
-
-def _markdown(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(_without_markup(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    body = [
-        line([f"**{cell}**" if (r, c) in table.best else table.marked(r, c) for c, cell in enumerate(row)])
-        for r, row in enumerate(table.rows)
-    ]
-    rule = "|---|" + "--:|" * (len(table.head) - 1)
-    notes = [f"{note[0].upper()}{note[1:]}." for note in map(_without_markup, table.notes)]
-    return "\n".join([f"**{_without_markup(table.title)}**", "", line(table.head), rule, *body, "", *notes, ""])
-
-
-def _latex(table: Table) -> str:
-    def escape(cell: str) -> str:
-        return "".join(LATEX.get(letter, letter) for letter in cell)
-
-    lines = [f"% {table.title}", f"\\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", "\\toprule"]
-    lines += [" & ".join(map(escape, table.head)) + " \\\\", "\\midrule"]
-    for r, row in enumerate(table.rows):
-        texts = [escape(table.marked(r, c)) for c in range(len(row))]
-        cells = [f"\\textbf{{{text}}}" if (r, c) in table.best else text for c, text in enumerate(texts)]
-        lines.append(" & ".join(cells) + " \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
-
-
-def _csv(table: Table) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([safe(cell) for cell in row] for row in (table.head, *table.rows))
-    return text.getvalue()
+        Args:
+            column: its index.
+            rows: the indices of the rows that are compared.
+            better: 1 if more is better, -1 if less is.
+        """
+        values = {r: value for r in rows if (value := self.lines[r].cells[column].value) is not None}
+        best = max((better * value for value in values.values()), default=None)
+        self.best |= {(r, column) for r, value in values.items() if better * value == best}

@@ -15,6 +15,12 @@ TASKS = {
     "graph": "uotpool_experiments.tasks.graph.task:GraphClassification",
     "image": "uotpool_experiments.tasks.image.task:ImageClassification",
 }
+# Settings that are options of `uotpool run` by themselves, with their help. They stand here and not
+# in the class, as the command line must know them before it imports a task.
+SHORT_OPTIONS = {
+    "graph": {"backbone": "adgcl (default) or gin, learned with labels"},
+    "image": {"arch": "resnet-tiny (default), resnet18, ...", "recipe": "scratch (default) or two-stage"},
+}
 
 
 def load(name: str) -> Task:

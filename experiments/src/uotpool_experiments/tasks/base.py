@@ -24,7 +24,6 @@ class Task(ABC):
         settings: the dataclass of what can be set for a run.
         pooling_settings: names of the settings that only some poolings have.
         paper_settings: settings that the protocol "paper" implies, and "fair" must be told.
-        short_options: settings that are options of `uotpool run` by themselves, with their help.
         trains_together: whether processes that torchrun started can train one run together.
     """
 
@@ -34,7 +33,6 @@ class Task(ABC):
     settings: ClassVar[type[Options]]
     pooling_settings: ClassVar[frozenset[str]] = frozenset({"pool"})
     paper_settings: ClassVar[Mapping[str, Any]] = {}
-    short_options: ClassVar[Mapping[str, str]] = {}
     trains_together: ClassVar[bool] = False
 
     @abstractmethod

@@ -31,7 +31,6 @@ class GraphClassification(Task):
     )
     settings = Settings
     paper_settings = MappingProxyType({"transductive": True})
-    short_options = MappingProxyType({"backbone": "adgcl (default) or gin, learned with labels"})
 
     def poolings(self) -> list[str]:
         return list(ENTRIES)

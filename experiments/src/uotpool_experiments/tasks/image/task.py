@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from uotpool.zoo import build
@@ -27,9 +26,6 @@ class ImageClassification(Task):
     optimism = "paper protocol: the epoch with the best test accuracy, so its numbers are optimistic"
     settings = Settings
     pooling_settings = frozenset({"pool", "pool_lr"})
-    short_options = MappingProxyType(
-        {"arch": "resnet-tiny (default), resnet18, ...", "recipe": "scratch (default) or two-stage"}
-    )
     trains_together = True
 
     def poolings(self) -> list[str]:

@@ -1,0 +1,123 @@
+"""Which of the stored runs count: those of the present code, or of one earlier version for each pooling."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from uotpool.zoo import ENTRIES
+from uotpool_experiments.runs import same_code
+from uotpool_experiments.runs.reading import is_csv, read_rows
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.runs.same_code import SameCode
+from uotpool_experiments.tasks.fingerprint import fingerprint
+
+
+class MixedCodeError(ValueError):
+    """Runs of several versions of the code would stand in one table."""
+
+
+class NoSuchRunError(ValueError):
+    """None of the stored runs is what was asked for."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The runs of a file, and whether those of earlier code count."""
+
+    store: Path
+    rows: list[Row]
+    stored: bool = False  # as `--stored` asks for
+
+    @classmethod
+    def read(cls, store: Path, task: str = "TASK", stored: bool = False) -> Source:
+        return cls(store, read_rows(store, task), stored)
+
+    @property
+    def takes_earlier_code(self) -> bool:
+        """A CSV file may be of earlier code: it was kept for its numbers."""
+        return self.stored or is_csv(self.store)
+
+    def select(
+        self, task: str, settings: str | None = None, datasets: Collection[str] = ()
+    ) -> tuple[list[Row], list[str]]:
+        """The runs of the task that count, and what must be said of them.
+
+        Args:
+            task: the task of the runs.
+            settings: canonical JSON that the runs have as settings; None for any settings.
+            datasets: the data sets of the runs; none for all.
+        """
+        rows, notes = self.select_all(task, settings)
+        if datasets:
+            rows = [row for row in rows if row.spec.dataset in datasets]
+        if not rows:
+            there = sorted({row.spec.settings for row in self.rows if row.spec.task == task})
+            if not self.takes_earlier_code:
+                notes = [f"{note} (--stored takes them too)" for note in notes]
+            message = [f"store: no such run in {self.store}", *notes, f"settings there: {there}"]
+            raise NoSuchRunError("; ".join(message))
+        return rows, notes
+
+    def select_all(self, task: str, settings: str | None = None) -> tuple[list[Row], list[str]]:
+        """As `select`, on all data sets; there may be no such run."""
+        same = same_code.beside(self.store)
+        return select(self.rows, task, stored=self.takes_earlier_code, settings=settings, same=same)
+
+
+def select(
+    found: Iterable[Row],
+    task: str,
+    *,
+    stored: bool = False,
+    settings: str | None = "{}",
+    same: SameCode = same_code.NONE,
+) -> tuple[list[Row], list[str]]:
+    """The runs to show, and what must be said of them.
+
+    Args:
+        found: runs of any task, code and settings.
+        task: the task of the runs to show.
+        stored: whether runs of earlier code count too, if each pooling has runs of one version only.
+        settings: canonical JSON that the runs have as settings; None for any settings.
+        same: fingerprints that count as one version of the code. Of a run that two such versions have, the
+            later one counts.
+    """
+
+    def code(row: Row) -> str:
+        return same.code(task, row.spec.pooling, row.fingerprint)
+
+    rows = [row for row in found if row.spec.task == task and settings in (None, row.spec.settings)]
+    if stored:
+        by_pooling: dict[str, set[str]] = {}
+        for row in rows:
+            by_pooling.setdefault(row.spec.pooling, set()).add(code(row))
+        for name, codes in by_pooling.items():
+            if len(codes) > 1:
+                what = f"the store has runs of {name!r} by {len(codes)} versions of the code"
+                raise MixedCodeError(f"{what}; run the sweep again, or show only those of the present code")
+        note = "stored runs: one version of the code for each pooling, perhaps not the same one for all"
+        return _once(rows), [note, *_joined(rows)]
+    names = {row.spec.pooling for row in rows if row.spec.pooling in ENTRIES}
+    present = {name: same.code(task, name, fingerprint(task, name)) for name in names}
+    now = [row for row in rows if code(row) == present.get(row.spec.pooling)]
+    left = len(rows) - len(now)
+    notes = [f"{left} runs of other versions of the code are left out"] if left else []
+    return _once(now), notes + _joined(now)
+
+
+def _once(rows: Iterable[Row]) -> list[Row]:
+    """Each run once, by the code that ran it last."""
+    return list({row.spec: row for row in rows}.values())
+
+
+def _joined(rows: Iterable[Row]) -> list[str]:
+    """Says which poolings have runs of several fingerprints that are listed as the same code."""
+    codes: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        codes[row.spec.pooling].add(row.fingerprint)
+    names = sorted(name for name, found in codes.items() if len(found) > 1)
+    what = "runs of several versions of the code, the same by a repeated run (same_code.toml)"
+    return [f"{what}: {', '.join(names)}"] if names else []

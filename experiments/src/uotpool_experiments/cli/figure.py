@@ -1,0 +1,30 @@
+"""The command `uotpool figure`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from uotpool_experiments import figures
+from uotpool_experiments.cli import arguments
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("figure", help="draw a figure of the paper again, as PNG and SVG")
+    parser.add_argument(
+        "name",
+        choices=tuple(figures.FIGURES),
+        help="; ".join(f"{name}: {what}" for name, (*_, what) in figures.FIGURES.items()),
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=arguments.seed, default=0, help="of training (default: %(default)s)")
+    parser.set_defaults(command_function=_figure)
+
+
+def _figure(args: argparse.Namespace) -> int:
+    for line in figures.draw(args.name, args.output, args.seed):
+        print(line)
+    return 0
