@@ -55,8 +55,7 @@ COMMANDS = list(dict.fromkeys((words, page) for page in PAGES for words in comma
 
 
 def check_uotpool(words, page):
-    parser, missing = make_parser()
-    assert missing is None
+    parser = make_parser()
     if len(words) == 1:  # only named: `uotpool figure`
         (choices,) = (action.choices for action in parser._actions if action.dest == "command")
         assert words[0] in choices, words
