@@ -2,16 +2,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FAST := tests --ignore=tests/browser $(foreach name,build bench deploy docs docs_commands docs_errors docs_site fuzz runtime ddp studies witnesses,--ignore=tests/test_$(name).py)
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-browser lint studies bench docs sanitize clean
+.PHONY: demo test test-fast test-browser lint studies bench docs sanitize clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/uotpool demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/browser
+
+# The library alone: no experiments, no compilers, exporters, documentation or fuzzing.
+test-fast: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(FAST)
 
 # Pages in a real browser. Where there is none, each test is reported as skipped: not run.
 test-browser: $(READY)
@@ -47,12 +53,17 @@ sanitize: $(READY)
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build src/uotpool/backends/cpu/*.so
 
-# Also builds the kernels, into src/uotpool/backends/cpu/. Not in an isolated environment, which is a new one each time and
-# would make CMake start over: only what changed in csrc/ is compiled again.
-$(READY): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
-	@echo "setting up $(VENV): 2.6 GB and some five minutes if it is new"
+# What the demo needs: the two packages, with the kernels built into src/uotpool/backends/cpu/. Not in an isolated
+# environment, which is a new one each time and would make CMake start over: only what changed in csrc/ is compiled again.
+$(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+	@echo "setting up $(VENV): 1.3 GB and some two minutes if it is new"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core cmake ninja hatchling editables
-	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable ".[dev]" \
-		--editable "./experiments[explore,images,ray]"
+	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable . --editable ./experiments
+	touch $@
+
+# What developers need beside it: the requirements of the extras alone, as the packages themselves are installed.
+$(READY): $(INSTALLED)
+	@echo "setting up the development tools: 1.3 GB and some two minutes more if they are new"
+	$(PIP) $$($(BIN)/python tools/requirements.py dev explore images ray)
 	touch $@
