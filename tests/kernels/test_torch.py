@@ -70,7 +70,7 @@ def test_operator_and_function_are_one(solver, plan, monkeypatch):
     """An eager call takes a shorter way than a traced one, which sees operators: to the same bits."""
     problem, weights = masked(3, 6, 5, p0="shared"), modules(solver, 2)
     want = solved(problem, weights, solver, plan=plan, impl="cpu")
-    monkeypatch.setattr(ops, "eager", lambda X: False)
+    monkeypatch.setattr(ops, "all_eager", lambda X: False)
     assert equal(want, solved(problem, weights, solver, plan=plan, impl="cpu")) == []
 
 

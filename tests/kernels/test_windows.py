@@ -328,7 +328,7 @@ def test_opcheck(memory_format, scale):
 def test_operator_and_function_are_one(memory_format, monkeypatch):
     p = case((2, 5, 6, 8), (2, 2), scale=0.8).to(torch.float32, memory_format)
     want = solved(p, fused)
-    monkeypatch.setattr(windows, "eager", lambda X: False)
+    monkeypatch.setattr(windows, "all_eager", lambda X: False)
     assert equal(want, solved(p, fused)) == []
 
 

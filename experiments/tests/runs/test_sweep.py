@@ -50,7 +50,7 @@ task = "mil"
 dataset = "digits"
 pooling = ["mean", "max", "uotp-sinkhorn"]
 folds = 4
-settings = {epochs = 4}
+settings = {epochs = 12} # long enough that a signal comes in the middle
 """
 RUNS = 12
 
@@ -586,7 +586,7 @@ def test_dry_run_only_prints(tmp_path, capsys):
     code, out, err = call(capsys, "sweep", file, "--dry-run", "--store", tmp_path / "new" / "runs.sqlite")
     assert code == 0
     assert len(out.splitlines()) == RUNS
-    assert out.startswith('mil/digits mean fair fold 0 seed 0 {"epochs":4}')
+    assert out.startswith('mil/digits mean fair fold 0 seed 0 {"epochs":12}')
     assert f"{RUNS} runs to do" in err
     assert not (tmp_path / "new").exists()
 

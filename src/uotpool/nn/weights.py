@@ -48,6 +48,7 @@ class WeightedPooling(Pooling):
         self.K: Any = K
         self.shared = shared
         self._names = tuple(given)
+        self._raw_names = tuple(f"raw_{name}" for name in given)
         # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
         # weight has to be a number there too, as the layer follows the dtype of X.
         numbers: dict[str, Any] = {name: 1.0 if value is None else value for name, value in given.items()}
@@ -105,11 +106,11 @@ class WeightedPooling(Pooling):
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """The weights as rows of one tensor, in the dtype and on the device of `like`."""
-        raw = self.raw_weights()
-        if len(raw) < len(self._names):
+        raw = [self._parameters.get(name) for name in self._raw_names]
+        if any(parameter is None for parameter in raw):
             return torch.stack([value.to(like) for value in self._values().values()])
         # The usual case, in few operations: they cost more than a small set.
-        values = _positive(torch.stack(list(raw.values())))
+        values = _positive(torch.stack(raw))  # type: ignore[arg-type] # none is None
         if values.dtype != like.dtype or values.device != like.device:
             values = values.to(like)
         return values.expand(len(raw), self.K) if self.shared and self.K != "converged" else values
@@ -135,7 +136,7 @@ class WeightedPooling(Pooling):
 def _positive(raw: Tensor) -> Tensor:
     if raw.dtype.itemsize < 4:
         raw = raw.float()
-    return nn.functional.softplus(raw) + FLOOR
+    return nn.functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from pathlib import Path
 
@@ -33,6 +34,14 @@ class Call(ctypes.Structure):
     """`uotpool_call`, field by field. An array is the integer of its address, or None."""
 
     _fields_ = _struct(_SIZES, _ARRAYS)
+
+    @classmethod
+    def packed(cls, *values: int) -> Call:
+        """From all fields in their order, 0 for no array: in a third of the time of `Call(*values)`."""
+        return cls.from_buffer_copy(_CALL.pack(*values))
+
+
+_CALL = struct.Struct(f"{len(Call._fields_)}q")
 
 
 class WindowCall(ctypes.Structure):

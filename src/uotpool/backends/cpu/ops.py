@@ -8,6 +8,7 @@ instead: the way through torch's dispatcher costs more than the kernel on small 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,6 +22,8 @@ from uotpool.sets import DenseSets, RaggedSets, Sets
 
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")  # in the order of their codes in the header
 DTYPES = (torch.float32, torch.float64)
+_SOLVER_CODES = {name: code for code, name in enumerate(SOLVERS)}
+_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
@@ -85,7 +88,7 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
     weights = plain(weights)
     arguments = Arguments(rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
     inputs = arguments.differentiable()
-    if not all(t is None or eager(t) for t in inputs):
+    if not all_eager(inputs):
         out = cast(Tensor, torch.ops.uotpool.solve(*arguments))
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
         out = cast(Tensor, _Solve.apply(*inputs, arguments))
@@ -124,15 +127,19 @@ def _grouping(rows: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, i
             return sets.ptr.contiguous(), None, 0
         index, N = sets.index.contiguous(), 0
     present = None if sets.present is None else sets.present.reshape(-1).contiguous()
-    group = _group if eager(rows) else torch.ops.uotpool.group
+    group = _group if all_eager((rows,)) else torch.ops.uotpool.group
     ptr, order = group(rows, index, present, sets.num_sets, N)
     return ptr, order, 0
 
 
-def eager(X: Tensor) -> bool:
-    return not (
-        torch.compiler.is_compiling() or type(X) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
-    )
+def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
+    """Whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    return all(type(t) in _PLAIN for t in inputs)
+
+
+_PLAIN = (Tensor, NoneType)
 
 
 def _group(
@@ -156,18 +163,19 @@ def address(x: Tensor | None) -> int | None:
 def _call(p: Arguments, *outputs: Tensor | None) -> library.Call:
     """`outputs`: dout, out, dX, dlog_p0, dlog_q0, dweights."""
     arrays = (p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *outputs)
-    return library.Call(
-        DTYPES.index(p.X.dtype),
-        SOLVERS.index(p.solver),
+    rows, features = p.X.shape
+    return library.Call.packed(
+        _DTYPE_CODES[p.X.dtype],
+        _SOLVER_CODES[p.solver],
         p.plan,
         p.weights.shape[1],
         p.num_sets,
-        p.X.shape[0],
+        rows,
         p.N,
-        p.X.shape[1],
+        features,
         min(torch.get_num_threads(), MOST_THREADS),
         p.log_p0 is not None and p.log_p0.dim() == 1,
-        *[address(t) for t in arrays],
+        *[0 if t is None else t.data_ptr() for t in arrays],
     )
 
 

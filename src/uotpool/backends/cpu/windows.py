@@ -20,8 +20,8 @@ from uotpool.backends.cpu.ops import (
     MOST_MODULES,
     MOST_THREADS,
     address,
+    all_eager,
     differentiated,
-    eager,
     native,
     operator,
     plain,
@@ -80,7 +80,7 @@ def pool(
         scale = plain(scale.to(dtype).reshape(1))
     problem = Arguments(_plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
     inputs = problem.differentiable()
-    if not all(t is None or eager(t) for t in inputs):
+    if not all_eager(inputs):
         out = cast(Tensor, torch.ops.uotpool.window(*problem))
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
         out = cast(Tensor, _Pool.apply(*inputs, problem))
