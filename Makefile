@@ -56,7 +56,7 @@ clean:
 # What the demo needs: the two packages, with the kernels built into src/uotpool/backends/cpu/. Not in an isolated
 # environment, which is a new one each time and would make CMake start over: only what changed in csrc/ is compiled again.
 $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
-	@echo "setting up $(VENV): 1.3 GB and some two minutes if it is new"
+	@echo "setting up $(VENV): 1.4 GB and some three minutes if it is new"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core cmake ninja hatchling editables
 	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable . --editable ./experiments
@@ -64,6 +64,6 @@ $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLis
 
 # What developers need beside it: the requirements of the extras alone, as the packages themselves are installed.
 $(READY): $(INSTALLED)
-	@echo "setting up the development tools: 1.3 GB and some two minutes more if they are new"
+	@echo "setting up the development tools: 1.2 GB and some two minutes more if they are new"
 	$(PIP) $$($(BIN)/python tools/requirements.py dev explore images ray)
 	touch $@
