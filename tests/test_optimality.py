@@ -6,10 +6,11 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+import uotpool
 from examples.studies.convergence import pot_pool
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
-from uotpool import ConvergenceWarning, UOTPooling, duality_gap, suggest_rho, uot_plan, uot_pool
+from uotpool import ConvergenceWarning, UOTPooling, duality_gap, objective, suggest_rho, uot_plan, uot_pool
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
 
@@ -206,3 +207,48 @@ def test_float32_optimum_far_from_zero(solver):
         far = uot_plan(X.double() + 1e6, *weights, **how)
         assert torch.allclose(far.sum((1, 2)), torch.ones(3, dtype=torch.float64))
         assert torch.allclose(far.float(), P, atol=1e-4)
+
+
+@pytest.mark.parametrize(("solver", "regularizer"), [("sinkhorn", "entropic"), ("badmm-q", "quadratic")])
+@pytest.mark.parametrize("with_priors", [False, True])
+def test_objective_is_least_at_the_optimum_and_within_the_gap(solver, regularizer, with_priors):
+    case, weights = problem(2, 8, 5, 0), (0.5, 1.0, 2.0)
+    priors = {"p0": case.p0, "q0": case.q0} if with_priors else {}
+    how = {**priors, "regularizer": regularizer}
+    best = objective(
+        case.X, uot_plan(case.X, *weights, **priors, solver=solver, K="converged"), *weights, **how
+    )
+    for seed in range(5):
+        P = problem(2, 8, 5, seed).X.exp()
+        P = P / P.sum((1, 2), keepdim=True)
+        above = objective(case.X, P, *weights, **how) - best
+        assert (above > 0).all()
+        assert (above <= duality_gap(case.X, P, *weights, **how)).all()
+
+
+def test_objective_by_its_formula_and_in_every_layout():
+    X, P = torch.randn(2, 3, 4).double(), torch.rand(2, 3, 4).double()
+    P = P / P.sum((1, 2), keepdim=True)
+    p, q = P.sum(1), P.sum(2)
+    kl_p, kl_q = (p * (p * 4).log()).sum(-1), (q * (q * 3).log()).sum(-1)
+    want = (0.5 * P * (P.log() - 1) - X * P).sum((1, 2)) + 2.0 * kl_p + 3.0 * kl_q
+    torch.testing.assert_close(objective(X, P, 0.5, 2.0, 3.0), want)
+    ragged = objective(X.flatten(0, 1), P.flatten(0, 1), 0.5, 2.0, 3.0, ptr=torch.tensor([0, 3, 6, 6]))
+    torch.testing.assert_close(ragged, torch.cat([want, torch.zeros(1)]))
+    pad = torch.nn.functional.pad
+    mask = torch.tensor([[True, True, True, False]] * 2)
+    padded = objective(pad(X, (0, 0, 0, 1), value=9.0), pad(P, (0, 0, 0, 1)), 0.5, 2.0, 3.0, mask=mask)
+    torch.testing.assert_close(padded, want)
+
+
+def test_diagnostics_say_how_far_the_plan_is_from_mean_pooling():
+    X = torch.randn(4, 10, 3)
+    mean, sharp = UOTPooling.mean(3).diagnostics(X), UOTPooling.max(3).diagnostics(X)
+    assert mean["divergence"] == pytest.approx(0.0, abs=1e-6)
+    assert sharp["divergence"] > 2.0  # log 10 is one sample for each feature
+    assert mean["mass"] == pytest.approx(1.0)
+    assert mean["spread"] == pytest.approx(float(X.std()))
+    assert sharp["weights"]["alpha2"] == [0.0]
+    assert UOTPooling(3, start="mean").diagnostics(X)["scale"] == 0.0
+    with uotpool.check(False):
+        assert UOTPooling(3).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None

@@ -8,8 +8,9 @@ import torch
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, rand
-from uotpool import UOTPooling, resolve_impl, uot_plan, uot_pool
+from uotpool import UOTPooling, explain_impl, resolve_impl, uot_plan, uot_pool
 from uotpool.backends.cpu import ops
+from uotpool.backends.cpu.backend import CPU
 
 X = dense(2, 6, 5).X
 LOW = {torch.float16: tol.F16, torch.bfloat16: tol.BF16}
@@ -159,3 +160,19 @@ def test_an_operator_refuses_what_does_not_fit():
     for X_, w_, solver in ((X, w.double(), "sinkhorn"), (X, w, "badmm-e"), (X.half(), w.half(), "sinkhorn")):
         with pytest.raises(ValueError, match="uotpool::solve"):
             solve(X_, None, None, 3, None, None, w_, 2, solver, False)
+
+
+def test_explain_impl():
+    assert explain_impl(X) == "cpu"
+    assert explain_impl(X.to("meta")).startswith(
+        "reference; cpu expects a tensor on the CPU outside torch.func"
+    )
+    assert explain_impl(X, formulation="paper").endswith("only, got formulation='paper'")
+    assert explain_impl(X, "badmm-q", converged=True).endswith('only, got K="converged"')
+    with pytest.raises(ValueError, match="formulation: expected one of 'exact', 'paper', got 'print'"):
+        explain_impl(X, formulation="print")
+
+
+def test_explain_impl_without_kernels(monkeypatch):
+    monkeypatch.setattr(CPU, "unavailable", lambda: "no compiler")
+    assert explain_impl(X) == "reference; cpu cannot be used: no compiler"

@@ -93,7 +93,7 @@ def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
     if K == 0:  # there is nothing to solve
         return REFERENCE
     if options.impl == "auto":
-        for backend in BACKENDS.values():
+        for backend in BACKENDS.values():  # the reference, which is the last, takes every call
             if not (backend.unavailable() or backend.refuses(options) or backend.refuses_input(X, K)):
                 return backend
     backend = BACKENDS[options.impl]
@@ -153,6 +153,8 @@ def explain_impl(
     """
     checks.tensor("X", X, "a tensor")
     checks.one_of("solver", solver, tuple(SOLVERS))
+    checks.one_of("formulation", formulation, FORMULATIONS)
+    checks.flag("converged", converged)
     options = SolverOptions(SOLVERS[solver], formulation, converged)
     chosen = choose(X, 1, options)
     reasons = []

@@ -15,7 +15,7 @@ Pair = tuple[int, int]
 
 
 class SolverOptions(NamedTuple):
-    """How to solve: everything but the numbers. `inputs.solver_options` makes valid ones.
+    """How to solve: everything but the numbers. `backends.solver_options` makes valid ones.
 
     Attributes:
         solver: the algorithm.

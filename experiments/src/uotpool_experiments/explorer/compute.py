@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool import duality_gap, plan_stats, resolve_impl, suggest_rho, uot_plan, uot_pool
-from uotpool_experiments.figures.objective import objective
+from uotpool import duality_gap, objective, plan_stats, resolve_impl, suggest_rho, uot_plan, uot_pool
 from uotpool_experiments.figures.problems import LABELS, REGULARIZER, short
 
 MOST_MODULES = 64  # on the slider
@@ -118,11 +117,10 @@ def explore(X: Tensor, settings: Settings) -> Result:
     others = {"mean": X.mean(0), "max": X.max(0).values, "attention": attention @ X}
     result = Result(X, P, unit / p, pooled, others, p0, q0, p, q, mass, K, rho)
     if usable:
-        regularizer = REGULARIZER[settings.solver]
-        weights = tuple(settings.weights)
-        batch = X[None], unit[None]
-        result.objective = float(objective(*batch, settings.weights, regularizer, p0=p0, q0=q0))
-        result.gap = float(duality_gap(*batch, *weights, p0=p0, q0=q0[None], regularizer=regularizer))
+        at_plan: Any = (X[None], unit[None], *settings.weights)
+        given: dict[str, Any] = {"p0": p0, "q0": q0[None], "regularizer": REGULARIZER[settings.solver]}
+        result.objective = float(objective(*at_plan, **given))
+        result.gap = float(duality_gap(*at_plan, **given))
         result.divergence = float(plan_stats(unit[None]).divergence)
     result.notes = _notes(result, settings, usable, int(lost.sum()))
     return result

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from uotpool import duality_gap, suggest_rho, uot_plan
-from uotpool_experiments.figures.objective import Weights, objective
+from uotpool import duality_gap, objective, suggest_rho, uot_plan
 from uotpool_experiments.figures.problems import (
     COLOURS,
     FORMULATIONS,
@@ -32,6 +31,7 @@ N, D = 500, 100  # the paper's; it has 50 sets
 SETS = 3
 MODULES = tuple(2**e for e in range(9))
 # alpha0 = 1, where the published Sinkhorn is right; a smaller one; and large weights of the marginals.
+Weights = tuple[float, float, float]
 WEIGHTS: tuple[Weights, ...] = ((1.0, 1.0, 1.0), (0.1, 1.0, 1.0), (0.1, 10.0, 10.0))
 LEAST, MOST = 1e-16, 1e5  # what is drawn for less, as axes say; the top
 MEASURES = ("objective minus optimum", "duality gap")
@@ -83,7 +83,8 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
 
 def _optimum(X: Tensor, weights: Weights, regularizer: str) -> Tensor:
     solver = "badmm-q" if regularizer == "quadratic" else "sinkhorn"
-    return objective(X, uot_plan(X, *weights, solver=solver, K="converged"), weights, regularizer)
+    P = uot_plan(X, *weights, solver=solver, K="converged")
+    return objective(X, P, *weights, regularizer=regularizer)
 
 
 def _curve(
@@ -100,7 +101,7 @@ def _curve(
             curve.gap.append(np.inf)
             continue
         P = P / mass  # the published ones have another
-        curve.objective.append(float((objective(X, P, weights, regularizer) - best).median()))
+        curve.objective.append(float((objective(X, P, *weights, regularizer=regularizer) - best).median()))
         curve.gap.append(float(duality_gap(X, P, *weights, regularizer=regularizer).median()))
     return curve
 

@@ -28,7 +28,7 @@ class CpuBackend(Backend):
 
     def refuses_input(self, X: Tensor, K: int) -> str:
         if K > ops.MOST_MODULES:
-            return f"at most {ops.MOST_MODULES} modules"
+            return f"K of at most {ops.MOST_MODULES} with X"
         if ops.handles(X):
             return ""
         return "a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
