@@ -22,9 +22,9 @@ template <class F> auto by_place(const Job *job, int64_t n, F f) {
     return n > chunk_rows_of(job) ? f(InPlace{}) : f(InScratch{});
 }
 
-// The largest exponent, as a number of units of X, that is left to float32: an error of 2^-24 of it is one of up to
-// 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
-constexpr double DEEPEST_FLOAT = 0x1p14;
+// How much rounding may be magnified that is left to float32: an exponent that is off by 2^-24 times this is an error of
+// up to 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
+constexpr double MOST_FLOAT = 0x1p14;
 
 // What became of a bag, and the scratch for it.
 struct Outcome {
@@ -43,9 +43,9 @@ Outcome with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scra
         return {arena.used, false};
     bag.team = team;
     bag.load();
-    // By the numbers of this bag alone, forward and backward alike. One that is not finite may be so in float32 only,
-    // by the difference of two entries.
-    if (sizeof(T) == 4 && !(bag.depth <= DEEPEST_FLOAT * source.smallest_unit()))
+    // By the numbers of this bag and the weights alone, forward and backward alike. A depth that is not finite may be so
+    // in float32 only, by the difference of two entries.
+    if (sizeof(T) == 4 && !(bag.depth < __builtin_inf() && source.magnified(bag.depth) <= MOST_FLOAT))
         return {arena.used, false};
     solver.run();
     return {arena.used, true};

@@ -22,15 +22,21 @@ template <class T> struct Source {
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
-    // What exponents are X divided by, where they round the most.
-    double smallest_unit() const {
-        double least = __builtin_inf();
+    // What module k divides X by in its exponents.
+    double unit(int64_t k) const {
+        const double alpha0 = weight(0, k), rho = call().solver == UOTPOOL_SINKHORN ? 0 : weight(3, k);
+        return call().solver == UOTPOOL_BADMM_Q ? rho : alpha0 + rho;
+    }
+    // How many times its own rounding an exponent can be off by, in a bag of this depth (Bag). It is a number of units,
+    // rounded as one; and the potentials that a module leaves are rounded in its unit but divided by that of the next.
+    double magnified(double depth) const {
+        double most = 0, before = 0;
         for (int64_t k = 0; k < K(); ++k) {
-            const double alpha0 = weight(0, k), rho = call().solver == UOTPOOL_SINKHORN ? 0 : weight(3, k);
-            const double unit = call().solver == UOTPOOL_BADMM_Q ? rho : alpha0 + rho;
-            least = unit < least ? unit : least;
+            const double here = (depth > before ? depth : before) / unit(k);
+            most = here > most ? here : most;
+            before = unit(k) > before ? unit(k) : before;
         }
-        return least;
+        return most;
     }
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {

@@ -100,3 +100,17 @@ def test_numbers_whose_difference_is_not_one_of_float32(solver):
     got = uot_pool(X.float(), *own, solver=solver, impl="cpu").double()
     assert (X.amax(1) - X.amin(1)).max() > torch.finfo(torch.float32).max
     assert (got - want).abs().max() / X.abs().max() <= tol.WIDE_F32
+
+
+@each_solver
+def test_modules_whose_weights_are_decades_apart(solver):
+    """A potential is rounded in the unit of its module, 1e7 times that of the next (seeds 2354, 2542 of the fuzzer)."""
+    problem, own = LAYOUTS["ptr"], [None if w is None else w.float() for w in modules(solver, 2)]
+    for w in (own[0], own[3]):
+        if w is not None:
+            w[:] = torch.tensor([1e3, 1e-4])
+    weights = [None if w is None else w.double() for w in own]
+    want = solved(problem, weights, solver, impl="reference")
+    got = solved(problem.to(torch.float32), own, solver, impl="cpu")
+    for name, error in off(got, want, weights).items():
+        assert error <= tol.WIDE_F32, (name, error)
