@@ -105,7 +105,7 @@ def native_call(pool: UOTPooling, X: torch.Tensor) -> Call:
     B, N, D = SIZE
     sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1}
     arrays = {"X": data.data_ptr(), "weights": weights.data_ptr(), "out": out.data_ptr()}
-    call = ctypes.byref(library.Call(solver=SOLVERS.index(pool.options.solver.name), **sizes, **arrays))
+    call = ctypes.byref(library.Call(solver=library.SOLVERS[pool.options.solver.name], **sizes, **arrays))
     library.check(loaded.uotpool_forward(call))
     torch.testing.assert_close(out, pool(X).detach())
 

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "api.h"
+#include "learned.h"
 #include "scratch.h"
 #include "threads.h"
 #include "widen.h"
@@ -57,7 +58,7 @@ struct Sizes {
 int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes) {
     if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
         return UOTPOOL_BAD_ARGUMENT;
-    if (c.solver < UOTPOOL_SINKHORN || c.solver > UOTPOOL_BADMM_Q)
+    if (c.solver < 0 || c.solver >= uotpool_kernels_baseline.solver_count)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
         return UOTPOOL_BAD_ARGUMENT;
@@ -76,10 +77,20 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
     if (begin < 0 || end < begin || end > c.B)
         return UOTPOOL_BAD_ARGUMENT;
     sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
-    sizes.weights = c.solver == UOTPOOL_SINKHORN ? 3 : 4;
+    sizes.weights = uotpool_kernels_baseline.solvers[c.solver].weights;
 
-    if ((!c.X && c.M > 0) || !c.weights || (c.rows && !c.ptr))
+    if (c.raw_length != 0 && c.raw_length != 1 && c.raw_length != c.K)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.raw_length > 0 && (c.weights || c.dweights))
+        return UOTPOOL_BAD_ARGUMENT;
+    if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (c.raw_length == 0 && !c.weights))
         return UOTPOOL_NULL_POINTER;
+    for (int64_t row = 0; row < sizes.weights; ++row) {
+        if (c.raw_length > 0 ? !c.raw[row] : c.draw[row] != nullptr)
+            return UOTPOOL_NULL_POINTER;
+        if (!aligned(c.raw[row], sizes.item) || !aligned(c.draw[row], sizes.item))
+            return UOTPOOL_MISALIGNED;
+    }
     const bool some = c.head == UOTPOOL_POOLED ? c.B > 0 : c.M > 0;
     if (some && (backward ? !c.dout : !c.out))
         return UOTPOOL_NULL_POINTER;
@@ -247,26 +258,17 @@ template <class T> void sum_bags(const T *each, int64_t bags, int64_t n, bool fi
             out[i] += each[b * n + i];
 }
 
-int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, double *carry) {
-    if (!call)
-        return UOTPOOL_NULL_POINTER;
-    const uotpool_call &c = *call;
-    Sizes sizes;
-    const int bad = check(c, backward, begin, end, sizes);
-    if (bad)
-        return bad;
-    if (begin > 0 && backward && c.dweights && !carry)
-        return UOTPOOL_NULL_POINTER;
-    if (!aligned(carry, sizeof(double)))
-        return UOTPOOL_MISALIGNED;
-    Job job = {call, backward, begin, end, nullptr, nullptr};
+bool wants_dweights(const uotpool_call &c) { return c.dweights || c.draw[0] || c.draw[1] || c.draw[2] || c.draw[3]; }
+
+int run_valid(const uotpool_call &c, int backward, int64_t begin, int64_t end, double *carry, const Sizes &sizes) {
+    Job job = {&c, backward, sizes.weights, begin, end, nullptr, nullptr};
     clear(job, sizes.item);
     const int64_t weights = sizes.weights * c.K, bags = end - begin;
     if (carry && begin == 0)
         memset(carry, 0, size_t(weights) * sizeof(double));
     void *each_p0 = nullptr;
-    if (backward && c.dweights) {
-        job.dweights = (double *)calloc(size_t(bags * weights) + 1, sizeof(double));
+    if (backward && wants_dweights(c)) {
+        job.dweights = (double *)calloc(size_t((bags + 1) * weights), sizeof(double));
         if (!job.dweights)
             return UOTPOOL_NO_MEMORY;
     }
@@ -283,8 +285,12 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
                 memset((char *)job.dlog_p0 + size_t((b - begin) * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
     }
     const int status = run_bags(job, chosen_kernels());
-    if (status == UOTPOOL_OK && backward && c.dweights) {
-        if (c.dtype == UOTPOOL_FLOAT32)
+    if (status == UOTPOOL_OK && job.dweights) {
+        if (c.raw_length > 0) {
+            // The sum of the first `weights` numbers is done when they are written, so it can take their place.
+            sum_in_order(job.dweights, bags, weights, weights, carry, job.dweights);
+            learned_derivatives(c, sizes.weights, job.dweights);
+        } else if (c.dtype == UOTPOOL_FLOAT32)
             sum_in_order(job.dweights, bags, weights, weights, carry, (float *)c.dweights);
         else
             sum_in_order(job.dweights, bags, weights, weights, carry, (double *)c.dweights);
@@ -300,11 +306,40 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
     return status;
 }
 
+int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, double *carry) {
+    if (!call)
+        return UOTPOOL_NULL_POINTER;
+    Sizes sizes;
+    const int bad = check(*call, backward, begin, end, sizes);
+    if (bad)
+        return bad;
+    if (begin > 0 && backward && wants_dweights(*call) && !carry)
+        return UOTPOOL_NULL_POINTER;
+    if (!aligned(carry, sizeof(double)))
+        return UOTPOOL_MISALIGNED;
+    if (call->raw_length == 0)
+        return run_valid(*call, backward, begin, end, carry, sizes);
+    uotpool_call with_weights = *call;
+    void *const made = take(size_t(sizes.weights * call->K) * sizes.item);
+    if (!made)
+        return UOTPOOL_NO_MEMORY;
+    learned_weights(*call, sizes.weights, made);
+    with_weights.weights = made;
+    const int status = run_valid(with_weights, backward, begin, end, carry, sizes);
+    free(made);
+    return status;
+}
+
 } // namespace
 
 const Kernels &chosen_kernels() { return *kernels_of(chosen().load()); }
 
 UOTPOOL_EXPORT int uotpool_abi(void) { return UOTPOOL_ABI; }
+
+UOTPOOL_EXPORT const char *uotpool_solver(int64_t code) {
+    const Kernels &kernels = uotpool_kernels_baseline; // all have the same
+    return code >= 0 && code < kernels.solver_count ? kernels.solvers[code].name : nullptr;
+}
 
 UOTPOOL_EXPORT int uotpool_isa(void) { return chosen().load(); }
 
@@ -339,7 +374,7 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     const int bad = check(c, backward, 0, c.B, sizes);
     if (bad)
         return -bad;
-    const Job job = {&c, backward, 0, c.B, nullptr, nullptr};
+    const Job job = {&c, backward, sizes.weights, 0, c.B, nullptr, nullptr};
     const Kernels &kernels = chosen_kernels();
     const int64_t chunk_rows = kernels.chunk_rows(&job);
     Largest largest = {0, 0};

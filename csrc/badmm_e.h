@@ -58,6 +58,9 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
     T *duS, *duP;         // column sums of the derivatives by Y of S and by log P
     T *dvY, *dvP, *dv;    // row sums: of the derivatives by both Y, and of G
 
+    // What module k divides X by in its exponents.
+    static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k) + in.weight(3, k); }
+
     EntropicBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t kept_states = keep ? in.K() + 1 : 2, kept_primals = keep ? in.K() + 1 : 1;
         states = arena.take<EntropicState<T>>(kept_states);

@@ -15,6 +15,9 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
     T *tie_d;     // large bags: what an entry of the column gets if it is the largest of P
     double *sums; // (chunks, 3)
 
+    // What module k divides X by in its exponents.
+    static double unit(const Source<T> &in, int64_t k) { return in.weight(3, k); }
+
     QuadraticBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
         u = bag.per_feature(arena);
         now = bag.per_feature(arena);

@@ -11,9 +11,16 @@ struct Team {
     int64_t threads;
 };
 
+// One of the solvers, at the index that is its code.
+struct SolverInfo {
+    const char *name;
+    int64_t weights; // how many each module has: alpha0, alpha1, alpha2, and rho for 4
+};
+
 struct Job {
     const uotpool_call *call;
     int backward;
+    int64_t weights; // of the solver, for each module
     int64_t begin, end; // the bags of this call
     double *dweights;   // (end - begin, weights of the solver, K): of each bag, summed in order by api.cpp
     void *dlog_p0;      // (end - begin, D)
@@ -28,6 +35,8 @@ struct WindowJob {
 };
 
 struct Kernels {
+    const SolverInfo *solvers;
+    int64_t solver_count;
     // Rows of a bag that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
     // on threads or machines.
     int64_t (*chunk_rows)(const Job *job);

@@ -45,7 +45,7 @@ Outcome with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scra
     bag.load();
     // By the numbers of this bag and the weights alone, forward and backward alike. A depth that is not finite may be so
     // in float32 only, by the difference of two entries.
-    if (sizeof(T) == 4 && !(bag.depth < __builtin_inf() && source.magnified(bag.depth) <= MOST_FLOAT))
+    if (sizeof(T) == 4 && !(bag.depth < __builtin_inf() && source.template magnified<Solver<T, Where>>(bag.depth) <= MOST_FLOAT))
         return {arena.used, false};
     solver.run();
     return {arena.used, true};
@@ -61,23 +61,19 @@ Outcome with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *s
     });
 }
 
-Outcome with_any(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
-    switch (job->call->solver) {
-    case UOTPOOL_SINKHORN:
-        return with_solver<Sinkhorn>(job, b, first, n, scratch, team);
-    case UOTPOOL_BADMM_E:
-        return with_solver<EntropicBadmm>(job, b, first, n, scratch, team);
-    default:
-        return with_solver<QuadraticBadmm>(job, b, first, n, scratch, team);
-    }
-}
+// A new solver is one line in each of these, and its header.
+constexpr SolverInfo SOLVERS[] = {{"sinkhorn", 3}, {"badmm-e", 4}, {"badmm-q", 4}};
+constexpr decltype(&with_solver<Sinkhorn>) SOLVE[] = {with_solver<Sinkhorn>, with_solver<EntropicBadmm>,
+                                                      with_solver<QuadraticBadmm>};
+constexpr int64_t SOLVER_COUNT = sizeof SOLVERS / sizeof *SOLVERS;
+static_assert(sizeof SOLVE / sizeof *SOLVE == SOLVER_COUNT);
 
 int64_t chunk_rows(const Job *job) { return chunk_rows_of(job); }
 
-size_t scratch(const Job *job, int64_t n) { return with_any(job, 0, 0, n, nullptr, nullptr).scratch; }
+size_t scratch(const Job *job, int64_t n) { return SOLVE[job->call->solver](job, 0, 0, n, nullptr, nullptr).scratch; }
 
 bool bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, const Team *team) {
-    return with_any(job, b, first, n, memory, team).solved;
+    return SOLVE[job->call->solver](job, b, first, n, memory, team).solved;
 }
 
 template <class T> size_t window_scratch_of(const WindowJob *job) {
@@ -111,5 +107,5 @@ void window_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, vo
 #define UOTPOOL_JOIN_(a, b) a##b
 #define UOTPOOL_JOIN(a, b) UOTPOOL_JOIN_(a, b)
 
-extern "C" const Kernels UOTPOOL_JOIN(uotpool_kernels_, UOTPOOL_ISA_NAME) = {chunk_rows, scratch, bag, window_scratch,
-                                                                            window_rows};
+extern "C" const Kernels UOTPOOL_JOIN(uotpool_kernels_, UOTPOOL_ISA_NAME) = {
+    SOLVERS, SOLVER_COUNT, chunk_rows, scratch, bag, window_scratch, window_rows};

@@ -38,6 +38,9 @@ template <class T, Place Where> struct Sinkhorn {
     T E_c2;   // what E was made with; NaN: nothing yet
     T *dlog_p0, *dlog_q0, *du, *dv, *dL, *dR, *weight, *scratch_d, *scratch_n;
 
+    // What module k divides X by in its exponents.
+    static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k); }
+
     Sinkhorn(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
         shared = Where == IN_SCRATCH && !in.plan();
         const int64_t count = keep ? in.K() : 1;

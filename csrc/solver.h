@@ -22,28 +22,22 @@ template <class T> struct Source {
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
-    // What module k divides X by in its exponents.
-    double unit(int64_t k) const {
-        const double alpha0 = weight(0, k), rho = call().solver == UOTPOOL_SINKHORN ? 0 : weight(3, k);
-        return call().solver == UOTPOOL_BADMM_Q ? rho : alpha0 + rho;
-    }
-    // How many times its own rounding an exponent can be off by, in a bag of this depth (Bag). It is a number of units,
-    // rounded as one; and the potentials that a module leaves are rounded in its unit but divided by that of the next.
-    double magnified(double depth) const {
+    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag). It is a
+    // number of units, rounded as one; and the potentials that a module leaves are rounded in its unit but divided by
+    // that of the next.
+    template <class Solver> double magnified(double depth) const {
         double most = 0, before = 0;
         for (int64_t k = 0; k < K(); ++k) {
-            const double here = (depth > before ? depth : before) / unit(k);
+            const double unit = Solver::unit(*this, k), here = (depth > before ? depth : before) / unit;
             most = here > most ? here : most;
-            before = unit(k) > before ? unit(k) : before;
+            before = unit > before ? unit : before;
         }
         return most;
     }
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {
-        if (job->dweights) {
-            const int count = call().solver == UOTPOOL_SINKHORN ? 3 : 4;
-            job->dweights[((b - job->begin) * count + which) * K() + k] += value;
-        }
+        if (job->dweights)
+            job->dweights[((b - job->begin) * job->weights + which) * K() + k] += value;
     }
 
     // log p0 and log q0 of the bag, normalised, and themselves.

@@ -12,14 +12,13 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 3
+#define UOTPOOL_ABI 4
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 enum { UOTPOOL_FLOAT32 = 0, UOTPOOL_FLOAT64 = 1 };
-enum { UOTPOOL_SINKHORN = 0, UOTPOOL_BADMM_E = 1, UOTPOOL_BADMM_Q = 2 };
 enum { UOTPOOL_POOLED = 0, UOTPOOL_PLAN = 1 }; /* what comes out */
 enum { UOTPOOL_BASELINE = 0, UOTPOOL_AVX2 = 1, UOTPOOL_AVX512 = 2 };
 
@@ -33,16 +32,20 @@ enum {
 };
 
 typedef struct uotpool_call {
-    int64_t dtype, solver, head;
+    int64_t dtype;
+    int64_t solver;        /* its code, see uotpool_solver */
+    int64_t head;
     int64_t K, B, M, N, D;
     int64_t threads;
     int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
+    int64_t raw_length;    /* 0: the weights are in `weights`; else they are made of `raw`: 1, the same for all modules,
+                              or K */
     const void *X;         /* (M, D) */
     const int64_t *ptr;    /* (B + 1) */
     const int64_t *rows;   /* (ptr[B]) */
     const void *log_p0;    /* NULL: uniform */
     const void *log_q0;    /* (M); NULL: uniform in each bag */
-    const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM */
+    const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM. NULL with raw_length */
     const void *dout;      /* backward: derivative by the output, (B, D) or (M, D) */
     void *out;             /* forward: (B, D) pooled, or the plan (M, D) */
     void *dX;              /* backward, each of these NULL where not wanted: (M, D). A large bag needs room for it in
@@ -50,7 +53,12 @@ typedef struct uotpool_call {
     void *dlog_p0;         /* shape of log_p0 */
     void *dlog_q0;         /* (M) */
     void *dweights;        /* shape of weights */
+    const void *raw[4];    /* (raw_length) each, as many as `weights` has rows: a weight is log(1 + exp(raw)) +
+                              UOTPOOL_FLOOR. NULL without raw_length */
+    void *draw[4];         /* shape of raw */
 } uotpool_call;
+
+#define UOTPOOL_FLOOR 1e-6
 
 /* Local pooling of images by Sinkhorn with uniform priors. Output (i, j) is the pooled output of one bag: its samples
  * are the positions of X with h in i stride_h - padding_h + (0 .. kernel_h - 1) and likewise w, as far as they are in
@@ -71,6 +79,9 @@ typedef struct uotpool_window_call {
 } uotpool_window_call;
 
 int uotpool_abi(void);
+
+/* The name of the solver with this code, from 0 on; NULL: there is none. */
+const char *uotpool_solver(int64_t code);
 
 /* The best instruction set of this CPU that is built in is chosen at the first call. */
 int uotpool_isa(void);

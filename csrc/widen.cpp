@@ -27,13 +27,14 @@ struct WideBag {
 
     WideBag(const Job &from, int64_t b, int64_t first_row, int64_t rows, double *block)
         : given(*from.call), first(first_row), n(rows), memory(block), call(given),
-          job{&call, from.backward, 0, 1, nullptr, nullptr} {
-        const int64_t D = given.D, weights = (given.solver == UOTPOOL_SINKHORN ? 3 : 4) * given.K;
+          job{&call, from.backward, from.weights, 0, 1, nullptr, nullptr} {
+        const int64_t D = given.D, weights = from.weights * given.K;
         const bool plan = given.head == UOTPOOL_PLAN;
         call.dtype = UOTPOOL_FLOAT64;
         call.B = call.p0_shared = 1;
         call.M = call.N = n;
         call.ptr = call.rows = nullptr;
+        call.raw_length = 0; // its `weights` are made by now
         call.X = input({(float *)given.X, nullptr, D, true, 0});
         call.log_q0 = input({(float *)given.log_q0, nullptr, 1, true, 0});
         call.log_p0 = input({(float *)given.log_p0, nullptr, D, false, given.p0_shared ? 0 : b * D});

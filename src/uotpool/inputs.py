@@ -29,20 +29,12 @@ def as_sets(
     name: str = "X",
 ) -> tuple[Tensor, Sets]:
     """X in the solver's dtype (at least float32) with absent rows zeroed, and its sets."""
-    layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
-    checks.floating(name, X, layouts)
-    if X.is_nested or X.layout != torch.strided or X.dtype.itemsize < 2:
-        checks.fail(name, layouts + ", of 16 bits or more, neither sparse nor nested", X, TypeError)
-    if X.dim() not in (2, 3):
-        checks.fail(name, layouts, X)
-    if X.shape[-1] == 0:
-        checks.fail(name, "at least one feature in the last dimension", X)
-    for argument, given in (("index", index), ("ptr", ptr), ("dim_size", dim_size)):
-        _no_mask(argument, given)
-    if index is not None and ptr is not None:
-        raise ValueError("index, ptr: expected one of the two, got both")
-    if dim_size is not None:
-        checks.count("dim_size", dim_size, 0)
+    if not (isinstance(X, Tensor) and X.dtype in _DTYPES and X.dim() in (2, 3) and X.shape[-1] > 0):
+        _refuse(name, X)
+    if X.is_nested or X.layout != torch.strided:
+        _refuse(name, X)
+    if index is not None or ptr is not None or dim_size is not None:
+        _check_layout(index, ptr, dim_size)
 
     sets: Sets
     present = None if mask is None else _present(mask, X)
@@ -72,7 +64,30 @@ def as_sets(
     X = X.contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
-    return sets.fill_absent(X, 0.0), sets
+    return X if present is None else sets.fill_absent(X, 0.0), sets
+
+
+_DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+
+
+def _refuse(name: str, X: Tensor) -> None:
+    """Say what is wrong with an X that is none."""
+    layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
+    checks.floating(name, X, layouts)
+    if X.is_nested or X.layout != torch.strided or X.dtype not in _DTYPES:
+        checks.fail(name, layouts + ", of 16 bits or more, neither sparse nor nested", X, TypeError)
+    if X.dim() not in (2, 3):
+        checks.fail(name, layouts, X)
+    checks.fail(name, "at least one feature in the last dimension", X)
+
+
+def _check_layout(index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:
+    for argument, given in (("index", index), ("ptr", ptr), ("dim_size", dim_size)):
+        _no_mask(argument, given)
+    if index is not None and ptr is not None:
+        raise ValueError("index, ptr: expected one of the two, got both")
+    if dim_size is not None:
+        checks.count("dim_size", dim_size, 0)
 
 
 def _no_mask(argument: str, given: object) -> None:

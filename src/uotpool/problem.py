@@ -6,8 +6,36 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from uotpool.sets import Sets
+
+# Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32.
+FLOOR = 1e-6
+
+
+def positive(raw: Tensor) -> Tensor:
+    """The weight of a parameter, in at least float32: softplus(raw) + FLOOR."""
+    if raw.dtype.itemsize < 4:
+        raw = raw.float()
+    return functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
+
+
+class LearnedWeights(NamedTuple):
+    """Weights as the parameters that they are made of, for a backend that can take these itself.
+
+    Attributes:
+        raw: one parameter per weight of the solver, (K,) each, or (1,) if all modules share it, in the dtype
+            and on the device of X.
+        K: number of modules.
+    """
+
+    raw: tuple[Tensor, ...]
+    K: int
+
+    def rows(self) -> Tensor:
+        """The weights as `Problem.weights` has them."""
+        return positive(torch.stack(self.raw)).expand(len(self.raw), self.K)
 
 
 class Weights(NamedTuple):
@@ -31,7 +59,7 @@ class Problem(NamedTuple):
         sets: which rows belong to which set.
         log_p0: log prior over features, (D,) or (B, D); None: uniform.
         log_q0: log prior over samples, shape v of `sets`; None: uniform.
-        weights: one row per weight of the solver, one column per module.
+        weights: one row per weight of the solver, one column per module; or the parameters behind them.
         scale: one number s: the plan is that of s X, and X is pooled by it. None: 1.
     """
 
@@ -39,12 +67,18 @@ class Problem(NamedTuple):
     sets: Sets
     log_p0: Tensor | None
     log_q0: Tensor | None
-    weights: Tensor
+    weights: Tensor | LearnedWeights
     scale: Tensor | None = None
 
     @property
     def K(self) -> int:
-        return self.weights.shape[1]
+        weights = self.weights
+        return weights.K if isinstance(weights, LearnedWeights) else weights.shape[1]
+
+    def weight_rows(self) -> Tensor:
+        """The weights as rows of one tensor, whatever they were given as."""
+        weights = self.weights
+        return weights.rows() if isinstance(weights, LearnedWeights) else weights
 
     def scaled(self) -> Problem:
         """The same plan, with the scale multiplied into X."""
@@ -52,8 +86,8 @@ class Problem(NamedTuple):
 
     def to_solve(self) -> SolverInput:
         """The problem in the shapes that the readable solvers compute with."""
-        X, sets, log_p0, log_q0, rows, _ = self.scaled()
-        return SolverInput(X, sets, *sets.log_priors(X, log_p0, log_q0), Weights(*rows.unbind()))
+        X, sets, log_p0, log_q0, *_ = self.scaled()
+        return SolverInput(X, sets, *sets.log_priors(X, log_p0, log_q0), Weights(*self.weight_rows().unbind()))
 
 
 class SolverInput(NamedTuple):

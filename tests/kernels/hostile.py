@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uotpool.backends.cpu import library, ops
+from uotpool.backends.cpu import library
 
 # AttributeError: torch lets None pass for a tensor, and Python says that it has no shape.
 REFUSALS = (AttributeError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -72,7 +72,7 @@ def grouping(rng: random.Random) -> tuple[int, int, int]:
 
 def solve_arguments(rng: random.Random) -> list[Any]:
     B, N, D = grouping(rng)
-    M, solver = B * N, rng.choice(ops.SOLVERS)
+    M, solver = B * N, rng.choice(list(library.SOLVERS))
     ptr = rng.choice([None, torch.arange(B + 1) * N])
     order = None if ptr is None else rng.choice([None, torch.arange(M).flip(0)])
     p0 = rng.choice([None, floats(rng, D), floats(rng, B, D)])
@@ -126,7 +126,7 @@ def changed(rng: random.Random, value: Any) -> Any:
     if isinstance(value, int):
         return rng.choice(SIZES)
     if isinstance(value, str):
-        return rng.choice([*ops.SOLVERS, "", "sinkhorn\0"])
+        return rng.choice([*library.SOLVERS, "", "sinkhorn\0"])
     return rng.choice([value[:-1], [*value, 1], [rng.choice(SIZES) for _ in value]])
 
 
@@ -200,12 +200,14 @@ def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
     shared = rng.randrange(2)
     p0 = rng.choice([None, floats(rng, D) if shared else floats(rng, B, D)])
     q0 = rng.choice([None, floats(rng, M)])
-    weights = 0.1 + floats(rng, 3 if solver == 0 else 4, K)
+    rows, raw_length = 3 if solver == 0 else 4, rng.choice([0, 0, 1, K])
+    weights = None if raw_length else 0.1 + floats(rng, rows, K)
+    raw = [floats(rng, raw_length) if raw_length and row < rows else None for row in range(4)]
     out = floats(rng, M, D) if plan else floats(rng, B, D)
     X = floats(rng, M, D)
-    arrays = [X, ptr, order, p0, q0, weights, out, out, X, p0, q0, weights]
+    arrays = [X, ptr, order, p0, q0, weights, out, out, X, p0, q0, weights, *raw, *raw]
     cast = [t.to(dtype) if t is not None and t.is_floating_point() else t for t in arrays]
-    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared)
+    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared, raw_length)
     return library.Call(*sizes, *[fenced(t, keep) for t in cast])
 
 
@@ -247,8 +249,9 @@ def spoil_call(rng: random.Random, call: Any) -> bool:
         return True
     if way == "null":
         name = rng.choice(arrays)
-        needed = name == "weights" or (name == "X" and rows_of(call) > 0)
-        not_wanted = name in ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale")
+        given = getattr(call, name) is not None
+        needed = given and (name.startswith(("weights", "raw")) or (name == "X" and rows_of(call) > 0))
+        not_wanted = name in ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale") or name.startswith("draw")
         setattr(call, name, None if needed or not_wanted else getattr(call, name))
         return needed
     name = {"ptr": "ptr", "rows": "rows"}.get(way, rng.choice(arrays))
@@ -303,7 +306,9 @@ def c_interface(calls: int, rng: random.Random) -> dict[str, int]:
             call: Any = window_call(rng, keep) if window else solve_call(rng, keep)
             wrong = rng.random() < 0.8 and spoil_call(rng, call)
             way = "backward" if rng.random() < 0.5 else "forward"
-            status = getattr(NATIVE, f"uotpool_window_{way}" if window else f"uotpool_{way}")(call)
+            status = getattr(NATIVE, f"uotpool_window_{way}" if window else f"uotpool_{way}")(
+                ctypes.byref(call)
+            )
         assert (status != library.OK) == wrong, f"status {status} where wrong is {wrong}"
         counts["refused" if status else "answered"] += 1
     return counts

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tests.kernels.harness import modules, rand, randn
 from uotpool.backends.cpu import library
-from uotpool.backends.cpu.ops import SOLVERS
 
 DTYPES = (torch.float32, torch.float64)
 GRADIENTS = ("dX", "dlog_p0", "dlog_q0", "dweights")
@@ -50,7 +49,7 @@ class Raw:
         weights = torch.stack([w for w in modules(solver, K, seed) if w is not None])
         self.sizes = {
             "dtype": DTYPES.index(dtype),
-            "solver": SOLVERS.index(solver),
+            "solver": library.SOLVERS[solver],
             "head": int(plan),
             "K": K,
             "B": B,
@@ -86,10 +85,10 @@ class Raw:
         return library.Call(**{**self.sizes, **values, **other})
 
     def forward(self, **other: Any) -> int:
-        return NATIVE.uotpool_forward(self.call(**other))
+        return NATIVE.uotpool_forward(ctypes.byref(self.call(**other)))
 
     def backward(self, **other: Any) -> int:
-        return NATIVE.uotpool_backward(self.call(**other))
+        return NATIVE.uotpool_backward(ctypes.byref(self.call(**other)))
 
     def scratch(self, backward: bool, **other: Any) -> int:
         return NATIVE.uotpool_scratch(ctypes.byref(self.call(**other)), int(backward))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import signal
 import subprocess
@@ -104,7 +105,7 @@ def test_a_failure_ends_the_loop():
 
 def test_refused_pieces():
     raw = Raw(sizes=[3, 2, 4])
-    call = raw.call()
+    call = ctypes.byref(raw.call())
     for begin, end in ((-1, 2), (2, 1), (0, 4), (4, 4)):
         assert NATIVE.uotpool_forward_bags(call, begin, end) == library.BAD_ARGUMENT
         assert NATIVE.uotpool_backward_bags(call, begin, end, None) == library.BAD_ARGUMENT

@@ -14,7 +14,7 @@ from tests.cases import SOLVERS
 from tests.kernels.harness import dense, equal, modules, ragged, solved
 from tests.kernels.raw import DTYPES, GRADIENTS, Raw
 from uotpool import check, uot_plan, uot_pool
-from uotpool.backends.cpu import library, ops
+from uotpool.backends.cpu import library
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
 each_head = pytest.mark.parametrize("plan", [False, True], ids=["pool", "plan"])
@@ -51,15 +51,15 @@ def test_bits_do_not_depend_on_the_number_of_threads(solver, plan, case):
 @each_solver
 def test_the_number_of_threads_is_that_of_torch(solver, monkeypatch, torch_threads):
     """And through torch, too, the bits are the same."""
-    seen, call = [], ops._call
+    seen, pack = [], library.pack
     problem, weights = dense(40, 30, 33, p0="shared"), modules(solver, 2)
 
-    def watched(*arguments):
-        made = call(*arguments)
-        seen.append(made.threads)
+    def watched(*fields):
+        made = pack(*fields)
+        seen.append(library.Call.from_buffer_copy(made).threads)
         return made
 
-    monkeypatch.setattr(ops, "_call", watched)
+    monkeypatch.setattr(library, "pack", watched)
     results = []
     for threads in (1, 3, 2):
         torch.set_num_threads(threads)

@@ -104,7 +104,7 @@ def test_numbers_whose_difference_is_not_one_of_float32(solver):
 
 @each_solver
 def test_modules_whose_weights_are_decades_apart(solver):
-    """A potential is rounded in the unit of its module, 1e7 times that of the next (seeds 2354, 2542 of the fuzzer)."""
+    """A potential is rounded in the unit of its module, 1e7 times that of the next (fuzz seed 2354)."""
     problem, own = LAYOUTS["ptr"], [None if w is None else w.float() for w in modules(solver, 2)]
     for w in (own[0], own[3]):
         if w is not None:

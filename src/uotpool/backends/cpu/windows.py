@@ -15,19 +15,18 @@ from torch import Tensor
 
 from uotpool import checks
 from uotpool.backends.cpu import library, pieces
-from uotpool.backends.cpu.ops import (
+from uotpool.backends.cpu.calls import (
     DTYPES,
     MOST_MODULES,
     MOST_THREADS,
     address,
     all_eager,
-    differentiated,
     native,
-    operator,
     plain,
-    refuse,
     resolved,
 )
+from uotpool.backends.cpu.operators import operator
+from uotpool.backends.cpu.ops import differentiated, refuse
 
 MOST_POSITIONS = 2**31  # along an axis, that the library takes
 

@@ -1,0 +1,186 @@
+"""From tensors to a call of the library and back: the K modules of a batch of sets, forward and backward."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool.backends.cpu import library, pieces
+from uotpool.problem import LearnedWeights
+
+DTYPES = (torch.float32, torch.float64)
+_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
+
+
+class Arguments(NamedTuple):
+    """What to solve. Which rows are in which set is as in csrc/uotpool.h."""
+
+    X: Tensor  # (M, D), or (B, N, D)
+    ptr: Tensor | None
+    order: Tensor | None
+    N: int
+    log_p0: Tensor | None
+    log_q0: Tensor | None
+    weights: Tensor | None  # (3 or 4, K); None with `learned`
+    num_sets: int
+    solver: str
+    plan: bool
+    learned: LearnedWeights | None = None  # of an eager call only: operators take `weights`
+
+    @property
+    def K(self) -> int:
+        if self.learned is not None:
+            return self.learned.K
+        assert self.weights is not None
+        return self.weights.shape[1]
+
+    def differentiable(self) -> tuple[Tensor | None, ...]:
+        raw = () if self.learned is None else self.learned.raw
+        return self.X, self.log_p0, self.log_q0, self.weights, *raw
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return *self.differentiable(), self.ptr, self.order
+
+    def output_shape(self) -> Any:
+        return self.X.shape if self.plan else (self.num_sets, self.X.shape[-1])
+
+
+def native() -> Any:
+    return library.load()  # handed out only where `library.missing()` has nothing to say
+
+
+def address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
+    """Whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    return _PLAIN.issuperset(map(type, inputs))
+
+
+_PLAIN = frozenset((Tensor, NoneType, torch.nn.Parameter))
+
+
+def plain(x: Tensor) -> Tensor:
+    """x in memory as it reads: contiguous, with no sign or zeros that only a flag knows of."""
+    return resolved(x if x.is_contiguous() else x.contiguous())
+
+
+def all_plain(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """As `plain`, for tensors of an eager call that mostly are."""
+    for x in tensors:
+        if not x.is_contiguous() or x.is_neg() or x._is_zerotensor():
+            return tuple([plain(t) for t in tensors])
+    return tensors
+
+
+def resolved(x: Tensor) -> Tensor:
+    """x with its signs and zeros in memory, whatever flags it had."""
+    if torch.compiler.is_compiling():  # the operator does the rest when it runs
+        return x
+    if x.is_neg():
+        return x.resolve_neg()
+    return torch.zeros_like(x) if x._is_zerotensor() else x
+
+
+def forward(p: Arguments) -> Tensor:
+    """The pooled output (B, D), or the plan in the shape of X."""
+    out = p.X.new_empty(p.output_shape())
+    if out.numel() == 0:  # the library would look at every set, and there can be 2^40 of them without a row
+        return out
+    _solve(p, "uotpool_forward", 0, out.data_ptr(), 0, 0, 0, 0, 0, 0, 0, 0)
+    return out
+
+
+def derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
+    """By each of `p.differentiable()`; None for one that is not wanted."""
+    pairs = zip(p.differentiable(), wanted, strict=True)
+    if p.X.numel() == 0:
+        return [None if t is None or not w else torch.zeros_like(t) for t, w in pairs]
+    made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
+    dout = plain(dout)  # named, as it has to live until the call is over
+    addresses = [address(t) for t in made]
+    _solve(p, "uotpool_backward", dout.data_ptr(), 0, *addresses, *[0] * (8 - len(addresses)))
+    return made
+
+
+def _solve(p: Arguments, name: str, *outputs: int) -> None:
+    """All sets, by the function of the library with this name, in pieces where it takes long.
+
+    Args:
+        p: what to solve.
+        name: of the function.
+        outputs: addresses of dout, out, and the derivatives.
+    """
+    X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, learned = p
+    D = X.shape[-1]
+    M = X.numel() // D
+    if learned is None:
+        K, raw_length, raw = p.K, 0, [0, 0, 0, 0]
+    else:
+        K, raw_length, raw = learned.K, learned.raw[0].shape[0], [t.data_ptr() for t in learned.raw]
+        if len(raw) == 3:
+            raw.append(0)
+    call = library.pack(
+        _DTYPE_CODES[X.dtype],
+        library.SOLVERS[solver],
+        plan,
+        K,
+        num_sets,
+        M,
+        N,
+        D,
+        min(torch.get_num_threads(), MOST_THREADS),
+        log_p0 is not None and log_p0.dim() == 1,
+        raw_length,
+        X.data_ptr(),
+        0 if ptr is None else ptr.data_ptr(),
+        0 if order is None else order.data_ptr(),
+        0 if log_p0 is None else log_p0.data_ptr(),
+        0 if log_q0 is None else log_q0.data_ptr(),
+        0 if weights is None else weights.data_ptr(),
+        *outputs[:6],
+        *raw,
+        *outputs[6:],
+    )
+    a_row = D * (K + 1)  # work of it, as `pieces` counts
+    if pieces.is_short(M * a_row, num_sets):
+        library.check(getattr(native(), name)(call))
+        return
+    carry = torch.empty(4 * K, dtype=torch.float64)  # lives until the last piece is done
+    extra = (carry.data_ptr(),) if name == "uotpool_backward" else ()
+    function = getattr(native(), f"{name}_bags")
+
+    def reach(begin: int, wanted: int) -> tuple[int, int]:
+        assert ptr is not None
+        first = int(ptr[begin])
+        end = int(torch.searchsorted(ptr, first + wanted // a_row, right=True)) - 1
+        end = min(max(end, begin + 1), num_sets)
+        return end, (int(ptr[end]) - first) * a_row
+
+    pieces.run(
+        num_sets,
+        lambda begin, end: function(call, begin, end, *extra),
+        pieces.equal_reach(N * a_row, num_sets) if ptr is None else reach,
+    )
+
+
+def group(
+    rows: Tensor, index: Tensor | None, present: Tensor | None, num_sets: int, N: int
+) -> tuple[Tensor, Tensor]:
+    """ptr, and the order of the rows that are there, by set."""
+    M = rows.shape[0]
+    ptr = torch.empty(num_sets + 1, dtype=torch.int64, device=rows.device)
+    order = torch.empty(M, dtype=torch.int64, device=rows.device)
+    library.check(
+        native().uotpool_group(
+            address(index), address(present), M, num_sets, N, ptr.data_ptr(), order.data_ptr()
+        )
+    )
+    return ptr, order
