@@ -8,7 +8,7 @@ import torch
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, rand
-from uotpool import UOTPooling, explain_impl, resolve_impl, uot_plan, uot_pool
+from uotpool import UOTPooling, backends, explain_impl, resolve_impl, uot_plan, uot_pool
 from uotpool.backends.cpu import ops
 from uotpool.backends.cpu.backend import CPU
 
@@ -176,3 +176,12 @@ def test_explain_impl():
 def test_explain_impl_without_kernels(monkeypatch):
     monkeypatch.setattr(CPU, "unavailable", lambda: "no compiler")
     assert explain_impl(X) == "reference; cpu cannot be used: no compiler"
+
+
+def test_more_modules_than_the_kernels_take_are_named():
+    K = int(CPU.most_modules) + 1
+    with pytest.raises(ValueError, match=f'K: expected at most {K - 1} modules for impl="cpu", got {K}'):
+        backends.choose(X, K, backends.solver_options("sinkhorn", K, "exact", None, None, "cpu"))
+    auto = backends.solver_options("sinkhorn", K, "exact", None, None, "auto")
+    assert backends.choose(X, K, auto).name == "reference"
+    assert backends.choose(X, K - 1, auto).name == "cpu"

@@ -94,11 +94,15 @@ def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
         return REFERENCE
     if options.impl == "auto":
         for backend in BACKENDS.values():  # the reference, which is the last, takes every call
-            if not (backend.unavailable() or backend.refuses(options) or backend.refuses_input(X, K)):
+            if backend.unavailable() or backend.refuses(options) or backend.refuses_input(X):
+                continue
+            if K <= backend.most_modules:
                 return backend
     backend = BACKENDS[options.impl]
-    if reason := backend.refuses_input(X, K):
+    if reason := backend.refuses_input(X):
         checks.fail("X", f'for impl="{options.impl}" {reason}', X)
+    if K > backend.most_modules:
+        checks.fail("K", f'at most {backend.most_modules} modules for impl="{options.impl}"', K)
     return backend
 
 
@@ -166,6 +170,6 @@ def explain_impl(
         elif reason := backend.refuses(options):
             reasons.append(f"{backend.name} {reason}")
         else:
-            wanted = backend.refuses_input(X, 1)
+            wanted = backend.refuses_input(X)
             reasons.append(f"{backend.name} expects {wanted}, got {checks.describe(X)}")
     return "; ".join([chosen.name, *reasons])

@@ -48,6 +48,7 @@ class Backend(ABC):
     """One implementation of the solvers. `backends.BACKENDS` has an object of each."""
 
     name: ClassVar[str]
+    most_modules: ClassVar[float] = float("inf")  # the largest K that it takes
 
     @abstractmethod
     def unavailable(self) -> str:
@@ -58,8 +59,8 @@ class Backend(ABC):
         """Why this backend cannot solve in this way, whatever the numbers are; "" if it can."""
 
     @abstractmethod
-    def refuses_input(self, X: Tensor, K: int) -> str:
-        """Why this backend cannot take this X, here and now, with K >= 1 modules; "" if it can."""
+    def refuses_input(self, X: Tensor) -> str:
+        """What this backend expects of X, here and now, that this one is not; "" if it can take it."""
 
     @abstractmethod
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:

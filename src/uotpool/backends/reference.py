@@ -25,7 +25,7 @@ class ReferenceBackend(Backend):
     def refuses(self, options: SolverOptions) -> str:
         return ""
 
-    def refuses_input(self, X: Tensor, K: int) -> str:
+    def refuses_input(self, X: Tensor) -> str:
         return ""
 
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:

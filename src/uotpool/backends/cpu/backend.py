@@ -15,6 +15,7 @@ class CpuBackend(Backend):
     """The K modules of the exact formulation, with first derivatives in reverse."""
 
     name = "cpu"
+    most_modules = calls.MOST_MODULES
 
     def unavailable(self) -> str:
         return library.missing()
@@ -26,9 +27,7 @@ class CpuBackend(Backend):
             return f'has the K modules of formulation="exact" only, got formulation={options.formulation!r}'
         return ""
 
-    def refuses_input(self, X: Tensor, K: int) -> str:
-        if K > calls.MOST_MODULES:
-            return f"K of at most {calls.MOST_MODULES} with X"
+    def refuses_input(self, X: Tensor) -> str:
         if ops.handles(X):
             return ""
         return "a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
