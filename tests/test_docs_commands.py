@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import BENCHMARKS
-from examples.studies.__main__ import STUDIES
+from bench import measurements
 from uotpool.cli import make_parser
 
 pytest.importorskip("rich")
@@ -26,7 +25,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "results").rglob("README.md")),
 ]
-REGISTRIES = {"bench": BENCHMARKS, "examples.studies": STUDIES}
+REGISTRIES = {"bench": measurements.NAMES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAMS = re.compile(r"(uotpool|make|torchrun|python3? -m \S+)( |$)")
 
