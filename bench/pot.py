@@ -1,7 +1,7 @@
 """One call for a batch against POT (Python Optimal Transport), which solves the problem set by set.
 
 The same entropic problem with the same number of iterations, and the pooled output from the plan. POT leaves
-the mass of the plan free, so the iterates differ; at the optimum the outputs agree (`python -m bench convergence`).
+the mass of the plan free, so the iterates differ; at the optimum outputs agree (`python -m bench convergence`).
 """
 
 from __future__ import annotations
