@@ -14,6 +14,7 @@ pytest.importorskip("rich")
 from bench import convergence, propositions, stability, structural_zeros
 from bench.rows import PART
 from bench.session import Session
+from tests import tolerances as tol
 
 ROOT = Path(__file__).parent.parent
 
@@ -65,7 +66,7 @@ def test_stability(session):
         assert gradients == 0
         if line["formulation"] == "exact":
             assert (broken, off) == (0, 0)
-            assert largest < 1e-6
+            assert largest < tol.MASS_F32
         elif line["solver"] == "sinkhorn":
             assert broken + off == 16  # of 4 x 4 cells
 
@@ -76,9 +77,9 @@ def test_convergence(session):
     assert len(curves) == 3 * 6 * 5
     for row in curves:
         if row["formulation"] == "exact" and row["solver"] == "sinkhorn" and row["K"] == 16:
-            assert row["gap"] < 1e-12
+            assert row["gap"] < tol.F64_SOLVED
     (pot,) = (row for row in rows if row[PART] == convergence.AGAINST_POT)
-    assert pot["difference"] < 1e-6
+    assert pot["difference"] < tol.F64_SOLVED
 
 
 def test_the_committed_measurements_say_what_the_documentation_quotes():
