@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 MICROSECONDS = " us"
@@ -113,17 +113,12 @@ def cost(
 
 
 def memory(
-    case: Case,
-    candidate: str,
-    baseline: str,
-    ours: float,
-    theirs: float,
-    target: Target | None = None,
-    note: str = "",
+    case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
 ) -> Comparison:
-    """How many times as much memory the candidate takes; from bytes."""
-    ratio, mib = ours / theirs, (ours / 2**20, theirs / 2**20)
-    return Comparison(*case, candidate, baseline, None, None, ratio, COST, *judge(target, ratio), note, *mib)
+    """How many times as much memory the candidate takes; from bytes. More: target, note."""
+    row = cost(case, candidate, baseline, ours, theirs, *more, **named)
+    row = replace(row, candidate_us=None, baseline_us=None)
+    return replace(row, candidate_mib=ours / 2**20, baseline_mib=theirs / 2**20)
 
 
 # What a study found, by the name of its column. The columns are the study's own, but for `PART`, which says

@@ -89,8 +89,12 @@ def check_module(words, page):
     if module in REGISTRIES:
         names = [word for word in rest if not word.startswith("-")]
         assert set(names) <= {*REGISTRIES[module], "NAME"}, words
+    if spec.submodule_search_locations:
         spec = importlib.util.find_spec(f"{module}.__main__")
+        assert spec is not None, words
     source = Path(spec.origin).read_text()
+    if module.partition(".")[0] in ("bench", "tests", "examples"):
+        assert 'if __name__ == "__main__":' in source, f"{module} does nothing as a command"
     for option in (word for word in rest if word.startswith("-")):
         assert f'"{option}"' in source, words
 
