@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from uotpool_experiments import figures
 
 import bench
 from bench import machine, measurements
@@ -86,7 +87,7 @@ def make_session(parser: argparse.ArgumentParser, args: argparse.Namespace) -> S
 
 
 def csv_path(session: Session, name: str) -> Path:
-    renewed = session.renew and name in measurements.COMMITTED
+    renewed = session.renew and name in measurements.FIGURES
     return (machine.ROOT / "results/bench" if renewed else session.out) / f"{name}.csv"
 
 
@@ -115,6 +116,8 @@ def main() -> None:
         rows = measurement.measure(session)
         path = csv_path(session, name)
         write_csv(path, rows, facts)
+        if name in measurements.FIGURES:
+            figures.draw(measurements.FIGURES[name], session.figures, source=path, formats=("png",))
         print_rows(console, measurement.summary(rows))
         comparisons += [row for row in rows if isinstance(row, Comparison)]
         took = time.perf_counter() - start

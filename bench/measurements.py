@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from uotpool_experiments import figures
+
 from bench.report import Rows
 from bench.session import Session
 
@@ -20,8 +22,8 @@ NAMES = (
     # of what learns
     "witnesses",
 )
-# What a figure of `uotpool figure` is drawn from; --renew writes it to results/bench.
-COMMITTED = ("zoo", "convergence", "stability")
+# The figure of `uotpool figure` that is drawn from a measurement, which --renew writes to results/bench.
+FIGURES = {entry.measurement: name for name, entry in figures.FIGURES.items() if entry.measurement is not None}
 
 
 class Measurement(NamedTuple):

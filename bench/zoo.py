@@ -1,6 +1,6 @@
 """Every pooling of uotpool.zoo at 50 sets of 500 samples with 100 features: the paper's Figure 3b, with memory.
 
-Draws runtime.png, as `uotpool figure runtime` does, and with --renew writes the table of docs/poolings.md.
+With --renew, writes the table of docs/poolings.md.
 """
 
 from __future__ import annotations
@@ -9,13 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 import torch
-from uotpool_experiments.figures import runtime
 from uotpool_experiments.figures.runtime import BASELINE, EAGER, FUSED
 
 from bench import machine
@@ -78,7 +72,8 @@ def measure(session: Session) -> list[Comparison]:
     for one, used in extra.items():
         case = Case("zoo", show(size), one.label, BOTH, THREADS)
         rows.append(memory(case, one.label + MEMORY, SIZE_OF_X, used, 4.0 * X.numel(), None, MEMORY_NOTE))
-    _publish(session, written(rows, machine.facts(session.repeats)))
+    if session.renew:
+        rewrite(machine.ROOT / "docs/poolings.md", table(written(rows, machine.facts(session.repeats))))
     return rows
 
 
@@ -110,16 +105,6 @@ def times(
         for mode in (FORWARD, BOTH)
     }
     return session.measure_jobs(jobs, "zoo")
-
-
-def _publish(session: Session, lines: Sequence[dict[str, str]]) -> None:
-    """The picture, and the table of the documentation."""
-    figure, _ = runtime.draw(lines)
-    session.figures.mkdir(parents=True, exist_ok=True)
-    figure.savefig(session.figures / "runtime.png", dpi=150, metadata={"Software": None})
-    plt.close(figure)
-    if session.renew:
-        rewrite(machine.ROOT / "docs/poolings.md", table(lines))
 
 
 def table(lines: Sequence[dict[str, str]]) -> str:

@@ -118,8 +118,8 @@ def test_printed(quick):
     assert f"implementation {resolve_impl(torch.empty(1, 1, 1), 'sinkhorn')}" in printed
     for expected in ("SetTransformer", "POT numpy", "eager", "padded + mask", "weights (softplus)", "exponent"):
         assert expected in printed
-    for picture in ("growth.png", "runtime.png", "gap_map.png", "gap_map_rho.png"):
-        assert (folder / picture).stat().st_size > 10_000
+    for picture in ("growth", "runtime", "convergence", "stability", "gap_map", "gap_map_rho"):
+        assert (folder / f"{picture}.png").stat().st_size > 10_000
 
 
 def test_unknown_name_is_an_error():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,8 +43,15 @@ FIGURES = {
 FORMATS = ("png", "svg")
 
 
-def draw(name: str, folder: Path, seed: int = 0, quick: bool = False, source: Path | None = None) -> list[str]:
-    """Writes `folder`/NAME.png and .svg, and returns what the figure says in words, and the paths.
+def draw(
+    name: str,
+    folder: Path,
+    seed: int = 0,
+    quick: bool = False,
+    source: Path | None = None,
+    formats: Sequence[str] = FORMATS,
+) -> list[str]:
+    """Writes `folder`/NAME in each format, and returns what the figure says in words, and the paths.
 
     Args:
         name: one of `FIGURES`.
@@ -51,6 +59,7 @@ def draw(name: str, folder: Path, seed: int = 0, quick: bool = False, source: Pa
         seed: the seed of training, for a figure that trains.
         quick: whether to draw a small version, to see that it works, of a figure that trains.
         source: for a figure of a measurement, the CSV file of `python -m bench`; else the committed one.
+        formats: endings of the files to write.
     """
     if name not in FIGURES:
         raise ValueError(f"name: expected one of {tuple(FIGURES)}, got {name!r}")
@@ -68,7 +77,7 @@ def draw(name: str, folder: Path, seed: int = 0, quick: bool = False, source: Pa
     module: Any = importlib.import_module(f"uotpool_experiments.figures.{entry.module}")
     figure, words = _drawn(module, entry, seed, quick, source)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{form}" for form in FORMATS]
+    paths = [folder / f"{name}.{form}" for form in formats]
     for path in paths:
         # Neither a date nor random names: the same figure is the same file.
         meta = {"Date": None} if path.suffix == ".svg" else {"Software": None}
