@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-browser lint studies bench docs sanitize clean
+.PHONY: demo test test-fast test-browser lint bench docs sanitize clean
 
 demo: $(INSTALLED)
 	$(BIN)/uotpool demo
@@ -28,9 +28,6 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-studies: $(READY)
-	$(BIN)/python -m examples.studies
 
 bench: $(READY)
 	$(BIN)/python -m bench

@@ -1,8 +1,9 @@
-"""Benchmarks: `make bench`, or `python -m bench [NAME ...]`.
+"""Every claim of speed, memory and convergence: `make bench`, or `python -m bench [NAME ...]`.
 
-Every figure is a ratio of two times (or sizes) from one run on one machine, with the candidates taken in turns,
-so that noise hits all alike. What runs here is checked against the reference first: a wrong answer is never
-timed.
+One file for each measurement, of its name: the first line says what it measures, `measure(session)` returns
+rows, and `summary(rows)`, where there is one, what is printed of them. `report.py` makes CSV files and text.
 
-`python -m bench.witnesses` stands apart: it trains models, and its figures are accuracies.
+A figure of speed is a ratio of two times (or sizes) from one run on one machine, with the candidates taken in
+turns, so that noise hits all alike. What runs here is checked against the reference first: a wrong answer is
+never timed.
 """

@@ -7,48 +7,26 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from uotpool_experiments import figures
 
 import bench
-from bench import (
-    deploy,
-    graph,
-    growth,
-    latency,
-    memory,
-    mil,
-    pools,
-    pot,
-    ragged,
-    speed,
-    svm,
-    swap,
-    windows,
-    zoo,
-)
-from bench.report import Row, machine_facts, print_summary, print_tables, write_csv
+from bench import machine, measurements
+from bench.report import print_rows, print_targets, write_csv
+from bench.rows import Comparison
 from bench.session import Session
 
-BENCHMARKS = {
-    "speed": speed.run,
-    "pools": pools.run,
-    "pot": pot.run,
-    "memory": memory.run,
-    "ragged": ragged.run,
-    "latency": latency.run,
-    "growth": growth.run,
-    "zoo": zoo.run,
-    "mil": mil.run,
-    "graph": graph.run,
-    "svm": svm.run,
-    "windows": windows.run,
-    "swap": swap.run,
-    "deploy": deploy.run,
-}
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=bench.__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} (default: all)")
+def make_parser() -> argparse.ArgumentParser:
+    names = "\n".join(f"  {name:<18}{measurements.about(name)}" for name in measurements.NAMES)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=(bench.__doc__ or "").partition("\n")[0],
+        epilog=f"measurements:\n{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="what to measure, of those below (default: all)"
+    )
     parser.add_argument(
         "--threads", type=int, nargs="+", default=None, metavar="N", help="default: 1 2 (with --quick, 1)"
     )
@@ -63,32 +41,64 @@ def main() -> None:
         help="sizes at which torch.compile is timed, some 25 s for each solver and size: "
         "some = the first two with the first number of threads (default), none (default with --quick), all",
     )
-    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where the CSV files go")
     parser.add_argument(
-        "--figures",
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=None,
+        metavar="SEED",
+        help="of witnesses (default: 0 1 2 3 4; with --quick, 0)",
+    )
+    parser.add_argument(
+        "--out",
         type=Path,
         default=None,
-        help="where pictures go (default: docs/figures; with --quick, OUT)",
+        help="where CSV files and pictures go (default: out/bench, but witnesses goes on with the runs in "
+        "results/witnesses)",
     )
-    args = parser.parse_args()
-    unknown = [name for name in args.names if name not in BENCHMARKS]
+    parser.add_argument(
+        "--renew",
+        action="store_true",
+        help="write the pictures and the table of docs/ instead, and the CSV files in results/bench that "
+        "`uotpool figure` draws",
+    )
+    return parser
+
+
+def make_session(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Session:
+    unknown = [name for name in args.names if name not in measurements.NAMES]
     if unknown:
-        parser.error(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown measurement {unknown[0]!r}; there are: {', '.join(measurements.NAMES)}")
     threads = args.threads or ([1] if args.quick else [1, 2])
     if min(threads) < 1 or (args.repeats is not None and args.repeats < 1):
         parser.error("--threads and --repeats: expected numbers >= 1")
-
-    session = Session(
+    if args.renew and (args.quick or args.out is not None):
+        parser.error("--renew: expected neither --quick, whose figures mean nothing, nor --out")
+    return Session(
         threads=tuple(threads),
         repeats=args.repeats or (2 if args.quick else 7),
         quick=args.quick,
         compile=args.compile or ("none" if args.quick else "some"),
-        figures=args.figures or (args.out if args.quick else Path("docs/figures")),
+        out=args.out or Path("out/bench"),
+        renew=args.renew,
+        kept=None if args.quick or args.out is not None else machine.ROOT / "results",
+        seeds=tuple(args.seeds or (range(1) if args.quick else range(5))),
     )
+
+
+def csv_path(session: Session, name: str) -> Path:
+    renewed = session.renew and name in measurements.FIGURES
+    return (machine.ROOT / "results/bench" if renewed else session.out) / f"{name}.csv"
+
+
+def main() -> None:
+    parser = make_parser()
+    args = parser.parse_args()
+    session = make_session(parser, args)
     console = Console()
     if not console.is_terminal:
         console = Console(width=180)  # a file can be scrolled sideways
-    facts = machine_facts(session.repeats)
+    facts = machine.facts(session.repeats)
     console.print(
         ", ".join(f"{name} {value}" for name, value in facts.items()), highlight=False, soft_wrap=True
     )
@@ -98,19 +108,22 @@ def main() -> None:
     # What is there now stays: the collector, run before each measurement, need not look at it again.
     gc.collect()
     gc.freeze()
-    torch.manual_seed(0)
-    everything: list[Row] = []
-    for name in args.names or BENCHMARKS:
+    comparisons: list[Comparison] = []
+    for name in args.names or measurements.NAMES:
         start = time.perf_counter()
-        rows = BENCHMARKS[name](session)
-        everything += rows
-        path = args.out / f"{name}.csv"
+        torch.manual_seed(0)
+        measurement = measurements.load(name)
+        rows = measurement.measure(session)
+        path = csv_path(session, name)
         write_csv(path, rows, facts)
-        print_tables(console, rows)
+        if name in measurements.FIGURES:
+            figures.draw(measurements.FIGURES[name], session.figures, source=path, formats=("png",))
+        print_rows(console, measurement.summary(rows))
+        comparisons += [row for row in rows if isinstance(row, Comparison)]
         took = time.perf_counter() - start
         console.print(f"{path} ({len(rows)} rows, {took:.0f} s)\n", highlight=False)
-    if not args.quick:
-        print_summary(console, everything)
+    if comparisons and not args.quick:
+        print_targets(console, comparisons)
 
 
 if __name__ == "__main__":

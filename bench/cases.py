@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from uotpool_experiments.figures.timing import Pool, samples
 
+from bench.timing import Pool, samples
 from uotpool import UOTPooling, resolve_impl
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from uotpool_experiments.figures.timing import FORWARD, samples
 
 from bench.cases import WrongAnswerError, show
-from bench.report import Case, Row, cost
+from bench.rows import Case, Comparison, cost
 from bench.session import Session
+from bench.timing import FORWARD, samples
 from uotpool import AdaptiveUOTPool2d
 from uotpool.backends.cpu import library
 
@@ -30,7 +30,7 @@ NOTE = (
 )
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     if library.missing():
         return []  # there is nothing to compare with
     X = samples(QUICK if session.quick else SHAPE)

@@ -13,18 +13,17 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
-from uotpool_experiments.figures.timing import BOTH, samples, timed
+from uotpool_experiments.figures.problems import COLOURS, MARKERS, SOLVERS
 
 from bench.cases import layer, truth, verify
-from bench.report import SLOPE, Case, Row, at_most, judge
-from bench.session import SOLVERS, Session
+from bench.rows import SLOPE, Case, Comparison, at_most, compare
+from bench.session import Session
+from bench.timing import BOTH, samples, timed
 
 BASE = {"B": 32, "N": 32, "D": 64, "K": 4}
 SMALLEST = {"B": 16, "N": 16, "D": 16, "K": 1}
 MEANING = {"B": "sets B", "N": "samples in a set N", "D": "features D", "K": "modules K"}
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
-COLOURS = dict(zip(SOLVERS, ("#0072B2", "#D55E00", "#009E73"), strict=True))  # Okabe and Ito, for any eye
-MARKERS = dict(zip(SOLVERS, ("o", "s", "^"), strict=True))
 NOTE = "slope of log time over log size on the upper half of a sweep by 64; below 1: a fixed cost still shows"
 
 
@@ -46,24 +45,20 @@ class Sweep(NamedTuple):
         return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     threads = 1
     torch.set_num_threads(threads)
     base = {"B": 4, "N": 4, "D": 8, "K": 2} if session.quick else BASE
     sweeps: dict[tuple[str, str], Sweep] = {}
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     for letter, solver in session.track([(x, s) for x in BASE for s in SOLVERS], "growth"):
         sweep = sweeps[letter, solver] = _sweep(session, base, letter, solver, threads)
         fixed = ", ".join(f"{k} {v}" for k, v in base.items() if k != letter)
         span = f"{letter} {sweep.upper.values[0]}..{sweep.upper.values[-1]}, {fixed}"
-        about = (
-            *Case("growth", span, solver, BOTH, threads),
-            f"{letter} = {sweep.values[-1]}",
-            "start of the fit",
-        )
-        us = (1e6 * sweep.upper.seconds[-1], 1e6 * sweep.upper.seconds[0])
-        verdict = judge(at_most(1.15), sweep.exponent)
-        rows.append(Row(*about, *us, sweep.exponent, SLOPE, *verdict, NOTE))
+        case = Case("growth", span, solver, BOTH, threads)
+        names = (f"{letter} = {sweep.values[-1]}", "start of the fit")
+        ends = (sweep.upper.seconds[-1], sweep.upper.seconds[0])
+        rows.append(compare(sweep.exponent, SLOPE, case, *names, *ends, at_most(1.15), NOTE))
     session.figures.mkdir(parents=True, exist_ok=True)
     draw(session.figures / "growth.png", sweeps, base)
     return rows

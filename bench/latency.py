@@ -6,11 +6,12 @@ import ctypes
 from functools import partial
 
 import torch
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, samples, timed
+from uotpool_experiments.figures.problems import SOLVERS
 
 from bench.cases import layer, show, truth, verify
-from bench.report import COST, MICROSECONDS, Case, Row, Target, judge
-from bench.session import SOLVERS, Session
+from bench.rows import MICROSECONDS, Case, Comparison, Target, cost
+from bench.session import Session
+from bench.timing import BOTH, FORWARD, Call, samples, timed
 from uotpool import backends, inputs, uot_pool
 from uotpool.backends.cpu import library
 from uotpool.nn import UOTPooling
@@ -22,14 +23,14 @@ SOLVE, NATIVE = "dispatch, autograd, op", "native call"
 STAGES = "share of the stages in the layer's forward; each timed alone, the rest is what remains"
 
 
-def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
+def measure(session: Session) -> list[Comparison]:
+    rows: list[Comparison] = []
     for solver in session.track(SOLVERS, "latency"):
         rows += _calls(session, solver) + _stages(session, solver)
     return rows
 
 
-def _calls(session: Session, solver: str) -> list[Row]:
+def _calls(session: Session, solver: str) -> list[Comparison]:
     X = samples(SIZE)
     threads = session.threads[0]
     torch.set_num_threads(threads)
@@ -46,9 +47,8 @@ def _calls(session: Session, solver: str) -> list[Row]:
     for mode in (FUNCTION, FORWARD, WITH_GRAPH, BOTH):
         mine, theirs = seconds[mode, "auto"], seconds[mode, "reference"]
         case = Case("latency", show(SIZE), solver, mode, threads)
-        us = (1e6 * mine, 1e6 * theirs)
         name = "uot_pool with numbers" if mode == FUNCTION else "layer"
-        rows.append(Row(*case, name, "exact reference", *us, mine / theirs, COST, *judge(TARGET, us[0])))
+        rows.append(cost(case, name, "exact reference", mine, theirs, TARGET))
     return rows
 
 
@@ -62,9 +62,9 @@ def _with_graph(pool: UOTPooling, X: torch.Tensor) -> Call:
     return lambda: pool(leaf)
 
 
-def _stages(session: Session, solver: str) -> list[Row]:
+def _stages(session: Session, solver: str) -> list[Comparison]:
     """The layer's forward under no_grad, and with a graph, taken apart."""
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     threads = session.threads[0]
     for mode in (FORWARD, WITH_GRAPH):
         X = samples(SIZE).requires_grad_(mode == WITH_GRAPH)
@@ -79,8 +79,7 @@ def _stages(session: Session, solver: str) -> list[Row]:
         case = Case("latency", show(SIZE), solver, mode, threads)
         for name, alone in seconds.items():
             stage = max(alone, 1e-9)  # stages timed alone may add up to more than the whole
-            us = (1e6 * stage, 1e6 * whole)
-            rows.append(Row(*case, name, "layer", *us, stage / whole, COST, "", "", STAGES))
+            rows.append(cost(case, name, "layer", stage, whole, None, STAGES))
     return rows
 
 

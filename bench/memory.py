@@ -9,19 +9,20 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Size
+from uotpool_experiments.figures.problems import SOLVERS
 
 from bench.cases import only_reference, show
-from bench.report import COST, ROOT, Case, Row, Target, at_most, judge
-from bench.session import SOLVERS, Session
+from bench.machine import ROOT
+from bench.rows import Case, Comparison, Target, at_most, memory
+from bench.session import Session
+from bench.timing import BOTH, FORWARD, Size
 
 FEW, MANY = 4, 32
 NOTE = (
     "extra: what a call adds to the resident memory of a fresh process at its peak. X is there already; the "
     "output and dX (one size of X) are not"
 )
-
-
+SIZE_OF_X = "size of X"
 EAGER = "-paper"  # op by op
 
 
@@ -32,7 +33,7 @@ class Probe(NamedTuple):
     mode: str
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     size, bag = _sizes(session)
     solvers = SOLVERS[:1] if session.quick else SOLVERS
     threads = max(session.threads)  # each thread has its scratch
@@ -42,7 +43,7 @@ def run(session: Session) -> list[Row]:
         probes += [_uot(bag, "sinkhorn", BOTH, FEW), _uot(size, "sinkhorn", BOTH, FEW, eager=True)]
     alone = [_uot(_large(session), solver, BOTH, FEW) for solver in solvers]
 
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     extra: dict[tuple[str, int], float] = {}
     measured = measure_all(session, probes, threads) + measure_all(session, alone, 1)
     for probe, used in zip(probes + alone, measured, strict=True):
@@ -54,14 +55,14 @@ def run(session: Session) -> list[Row]:
         case = Case("memory", show(probe.size), solver, probe.mode, 1 if probe in alone else threads)
         B, N, D = probe.size
         name = f"extra, K={K}" + (" (eager)" if eager else "")
-        rows.append(_row(case, name, "size of X", used, 4.0 * B * N * D, _target(probe, size)))
+        rows.append(memory(case, name, SIZE_OF_X, used, 4.0 * B * N * D, _target(probe, size), NOTE))
         if probe.size == size and not eager:
             extra[solver, K] = used
     for solver in solvers:
         case = Case("memory", show(size), solver, BOTH, threads)
         less, more = sorted((extra[solver, FEW], extra[solver, MANY]))
         target = at_most(1.1) if solver == "sinkhorn" else None
-        rows.append(_row(case, f"larger of K={FEW}, {MANY}", "smaller", more, less, target))
+        rows.append(memory(case, f"larger of K={FEW}, {MANY}", "smaller", more, less, target, NOTE))
     return rows
 
 
@@ -94,12 +95,6 @@ def _target(probe: Probe, size: Size) -> Target | None:
     if probe.size == size:
         return at_most(3)
     return at_most(2) if probe.mode == FORWARD else None
-
-
-def _row(case: Case, candidate: str, baseline: str, ours: float, theirs: float, target: Target | None) -> Row:
-    ratio = ours / theirs
-    mib = (ours / 2**20, theirs / 2**20)
-    return Row(*case, candidate, baseline, None, None, ratio, COST, *judge(target, ratio), NOTE, *mib)
 
 
 def measure_all(session: Session, probes: list[Probe], threads: int) -> list[float]:

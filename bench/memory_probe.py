@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from uotpool_experiments.figures.timing import random_edges
 
+from bench.timing import random_edges
 from uotpool.zoo import build
 
 STATUS = Path("/proc/self/status")

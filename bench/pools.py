@@ -15,11 +15,12 @@ from torch_geometric.nn.aggr import (
     SetTransformerAggregation,
     SoftmaxAggregation,
 )
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, Pool, fastest, samples, timed
+from uotpool_experiments.figures.problems import SOLVERS
 
 from bench.cases import layer, show, truth, verify
-from bench.report import Case, Row, Target, at_least, at_most, cost, speedup
-from bench.session import SOLVERS, Session
+from bench.rows import Case, Comparison, Target, at_least, at_most, cost, speedup
+from bench.session import Session
+from bench.timing import BOTH, FORWARD, Call, Pool, fastest, samples, timed
 from uotpool import UOTPooling
 
 PLAIN = ("max", "amax", "mean")
@@ -31,8 +32,8 @@ NOTE = (
 FAST, SLOW = 4, 8  # modules against the cheap and the expensive poolings
 
 
-def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
+def measure(session: Session) -> list[Comparison]:
+    rows: list[Comparison] = []
     for size in session.track(session.sizes, "pools"):
         B, N, D = size
         X = samples(size)
@@ -109,7 +110,7 @@ def _fastest(pool: Pool, mode: str, X: Tensor, forms: list[dict[str, Any]], thre
     return calls[fastest(calls, threads) if len(calls) > 1 else 0]
 
 
-def _compare(seconds: dict[Any, float], size: str, mode: str, threads: int, D: int) -> list[Row]:
+def _compare(seconds: dict[Any, float], size: str, mode: str, threads: int, D: int) -> list[Comparison]:
     rows = []
     groups = ((FAST, (*PLAIN, *cheap_poolings(D))), (SLOW, tuple(expensive_poolings(D))))
     for K, baselines in groups:

@@ -1,7 +1,7 @@
 """One call for a batch against POT (Python Optimal Transport), which solves the problem set by set.
 
 The same entropic problem with the same number of iterations, and the pooled output from the plan. POT leaves
-the mass of the plan free, so the iterates differ; at the optimum the outputs agree (`make studies`).
+the mass of the plan free, so the iterates differ; at the optimum outputs agree (`python -m bench convergence`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import ot
 import torch
 from torch import Tensor
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, Size, fastest, samples, timed
 
 from bench.cases import answer, only_reference, show, verify
-from bench.report import NOTE_END, Case, Row, speedup
+from bench.rows import NOTE_END, Case, Comparison, speedup
 from bench.session import Session
+from bench.timing import BOTH, FORWARD, Call, Size, fastest, samples, timed
 from uotpool import UOTPooling
 
 ALPHA0, ALPHA1, ALPHA2 = 0.7, 0.7, 0.7
@@ -29,15 +29,15 @@ METHODS = {
 FEW_SETS = 4  # timed of a batch with many iterations, and scaled up
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     # The reference keeps some ten copies of X a module for its backward pass: no 100 modules on that.
     modules = (4,) if session.quick or only_reference() else (4, 100)
     cases = [(size, K) for size in session.sizes for K in modules]
     return [row for size, K in session.track(cases, "pot") for row in _case(session, size, K)]
 
 
-def _case(session: Session, size: Size, K: int) -> list[Row]:
-    rows: list[Row] = []
+def _case(session: Session, size: Size, K: int) -> list[Comparison]:
+    rows: list[Comparison] = []
     X = samples(size)
     some = X if K == 4 else X[:FEW_SETS]
     scale = len(X) / len(some)

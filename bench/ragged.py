@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Job, samples, timed
+from uotpool_experiments.figures.problems import SOLVERS
 
 from bench.cases import Answer, layer, show, truth, verify
-from bench.report import PER_ELEMENT, Case, Row, Target, at_least, at_most, judge, speedup
-from bench.session import SOLVERS, Session
+from bench.rows import PER_ELEMENT, Case, Comparison, Target, at_least, at_most, compare, speedup
+from bench.session import Session
+from bench.timing import BOTH, FORWARD, Job, samples, timed
 
 MODES = (FORWARD, BOTH)
 LARGEST = 57  # sizes 1 to 57, as the sets of gene-ontology data
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     parts = (_uneven, _one_bag, _many_bags)
     return [row for part in session.track(parts, "ragged") for row in part(session)]
 
 
-def _uneven(session: Session) -> list[Row]:
+def _uneven(session: Session) -> list[Comparison]:
     """Random sizes against one size with the same number of rows, and against padding."""
     B, D = (20, 8) if session.quick else (1000, 64)
     sizes = torch.randint(1, LARGEST + 1, (B,), generator=torch.Generator().manual_seed(0))
@@ -31,7 +32,7 @@ def _uneven(session: Session) -> list[Row]:
     padded[mask] = flat
     N = (1 + LARGEST) // 2
     dense = samples((max(1, round(len(flat) / N)), N, D))
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     for solver in SOLVERS:
         pool = layer(D, solver)
         expected, expected_dense = truth(pool, flat, ptr=ptr), truth(pool, dense)
@@ -63,7 +64,7 @@ def _uneven(session: Session) -> list[Row]:
     return rows
 
 
-def _one_bag(session: Session) -> list[Row]:
+def _one_bag(session: Session) -> list[Comparison]:
     """What a second thread brings when there is one set only."""
     size = (1, 500, 16) if session.quick else (1, 50_000, 512)
     X = samples(size)
@@ -84,7 +85,7 @@ def _one_bag(session: Session) -> list[Row]:
     return rows
 
 
-def _many_bags(session: Session) -> list[Row]:
+def _many_bags(session: Session) -> list[Comparison]:
     """What a set costs besides its elements."""
     size, usual = ((300, 4, 8), (12, 12, 8)) if session.quick else ((100_000, 4, 64), (128, 12, 64))
     X, small = samples(size), samples(usual)
@@ -112,9 +113,7 @@ def _per_element(
     ours: tuple[float, Tensor],
     theirs: tuple[float, Tensor],
     target: Target | None,
-) -> Row:
+) -> Comparison:
     """Ratio of the times for an element of X; each given as seconds and X (only the real rows)."""
     ns = [1e9 * seconds / X.numel() for seconds, X in (ours, theirs)]
-    ratio = ns[0] / ns[1]
-    us = (1e6 * ours[0], 1e6 * theirs[0])
-    return Row(*case, name, baseline, *us, ratio, PER_ELEMENT, *judge(target, ratio))
+    return compare(ns[0] / ns[1], PER_ELEMENT, case, name, baseline, ours[0], theirs[0], target)

@@ -1,4 +1,4 @@
-"""What every benchmark gets: the options of the run, the timer, a place for results."""
+"""What every measurement gets: the options of the run, the timer, a place for results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TypeVar
 
 import rich.progress
 from rich.console import Console
-from uotpool_experiments.figures.timing import Call, Job, interleaved
+
+from bench.machine import ROOT
+from bench.timing import Call, Job, interleaved
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
-SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,20 @@ class Session:
     repeats: int
     quick: bool  # tiny sizes: shows that everything runs, the figures mean nothing
     compile: str  # at which sizes torch.compile is timed: "some", "all", "none"
-    figures: Path
+    out: Path  # the folder of what is written
+    renew: bool = False  # what the documentation shows is written instead: the pictures and tables of docs/
+    kept: Path | None = None  # the folder of runs that are gone on with; without one, `out`
+    seeds: tuple[int, ...] = (0,)  # of what trains models
+
+    @property
+    def figures(self) -> Path:
+        """Where pictures go."""
+        return ROOT / "docs/figures" if self.renew else self.out
+
+    @property
+    def runs(self) -> Path:
+        """Where runs are kept, and gone on with: the committed ones, unless a folder was given."""
+        return self.kept or self.out
 
     @property
     def sizes(self) -> tuple[tuple[int, int, int], ...]:
@@ -39,8 +53,13 @@ class Session:
         """Seconds of each call, side by side."""
         return self.measure_jobs({key: Job(call, threads) for key, call in calls.items()})
 
-    def measure_jobs(self, jobs: Mapping[Key, Job]) -> dict[Key, float]:
-        return interleaved(jobs, self.repeats, self.min_sample)
+    def measure_jobs(self, jobs: Mapping[Key, Job], name: str | None = None) -> dict[Key, float]:
+        """Seconds of each job, side by side; with a name, a progress bar on stderr counts the repeats."""
+        if name is None:
+            return interleaved(jobs, self.repeats, self.min_sample)
+        with rich.progress.Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(name, total=self.repeats)
+            return interleaved(jobs, self.repeats, self.min_sample, lambda: progress.advance(task))
 
     def track(self, cases: Iterable[T], name: str) -> Iterable[T]:
         """The cases, with a progress bar on stderr."""

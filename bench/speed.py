@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Pool, Size, samples, timed
+from uotpool_experiments.figures.problems import SOLVERS
 
 from bench.cases import layer, show, truth, verify
-from bench.report import Case, Row, Target, at_least, speedup
-from bench.session import SOLVERS, Session
+from bench.rows import Case, Comparison, Target, at_least, speedup
+from bench.session import Session
+from bench.timing import BOTH, FORWARD, Pool, Size, samples, timed
 
 TARGETS = {
     (FORWARD, "sinkhorn"): 20,
@@ -24,8 +25,8 @@ NOTE = (
 )
 
 
-def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
+def measure(session: Session) -> list[Comparison]:
+    rows: list[Comparison] = []
     for size, solver in session.track([(s, v) for s in session.sizes for v in SOLVERS], "speed"):
         X = samples(size)
         ours = layer(size[2], solver)

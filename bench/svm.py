@@ -11,11 +11,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
-from uotpool_experiments.figures.timing import Call
 from uotpool_experiments.tasks.graph import svm
 
-from bench.report import Case, Row, speedup
+from bench.rows import Case, Comparison, speedup
 from bench.session import Session
+from bench.timing import Call
 
 NOTE = (
     "one evaluation: StandardScaler, C out of 7 by 5-fold cross-validation, a fit, a prediction; scikit-learn "
@@ -25,7 +25,7 @@ NOTE = (
 EVALUATION, CANDIDATE, PEER = "evaluation", "experiments.graph.svm", "scikit-learn"
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     torch.set_num_threads(1)
     sets = {"wine": load_wine, "breast cancer": load_breast_cancer}
     rows = []

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from uotpool_experiments.figures.timing import Call
+from uotpool_experiments.figures.problems import SOLVERS
 from uotpool_experiments.tasks.image import models
 
-from bench.report import COST, Case, Row, cost
+from bench.rows import Case, Comparison, cost
 from bench.session import Session
+from bench.timing import Call
 from uotpool import replace_global_pool
 
-SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 BASELINE = "average pool"
 FORWARD, STEP, SHARE = "forward", "training step", "added, of a"
 NOTE = (
@@ -24,9 +24,9 @@ NOTE = (
 )
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     batch, size = (2, 64) if session.quick else (16, 224)
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     for threads in session.track(session.threads, "swap"):
         torch.manual_seed(0)
         plain = models.make("resnet18", 3, 10, size, small_stem=False, trained=False, weights=None)
@@ -48,9 +48,8 @@ def run(session: Session) -> list[Row]:
                 case = Case("swap", label, name, mode, threads)
                 rows.append(cost(case, name, BASELINE, whole[name], whole[BASELINE], None, NOTE))
                 added = alone[name] - alone[BASELINE]
-                about = (*Case("swap", label, name, f"{SHARE} {mode}", threads), name, "the network")
-                us = (1e6 * added, 1e6 * whole[BASELINE])
-                rows.append(Row(*about, *us, added / whole[BASELINE], COST, "", "", NOTE))
+                case = Case("swap", label, name, f"{SHARE} {mode}", threads)
+                rows.append(cost(case, name, "the network", added, whole[BASELINE], None, NOTE))
     return rows
 
 

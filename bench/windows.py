@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from uotpool_experiments.figures.timing import BOTH, FORWARD, Call, samples
 
 from bench.cases import WrongAnswerError, show
-from bench.report import Case, Row, Target, at_most, cost
+from bench.rows import Case, Comparison, Target, at_most, cost
 from bench.session import Session
+from bench.timing import BOTH, FORWARD, Call, samples
 from uotpool import uot_pool
 from uotpool.backends.cpu import library, windows
 
@@ -33,10 +33,10 @@ NOTE = (
 )
 
 
-def run(session: Session) -> list[Row]:
+def measure(session: Session) -> list[Comparison]:
     if library.missing():
         return []  # there is nothing but the kernel to be measured
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     for case in session.track(QUICK if session.quick else CASES, "windows"):
         for threads in session.threads:
             torch.set_num_threads(threads)
@@ -45,14 +45,14 @@ def run(session: Session) -> list[Row]:
     return rows
 
 
-def _compare(session: Session, case: Any, name: str, threads: int) -> list[Row]:
+def _compare(session: Session, case: Any, name: str, threads: int) -> list[Comparison]:
     shape, kernel, stride, padding = case
     X = samples(shape).contiguous(memory_format=FORMATS[name])
     torch.manual_seed(1)
     weights = 0.4 + torch.rand(3, K)
     poolings = _poolings(weights, kernel, stride, padding)
     _verify(poolings, X)
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     for mode in (FORWARD, BOTH):
         seconds = session.measure({n: _timed(pool, mode, X, weights) for n, pool in poolings.items()}, threads)
         size = f"{show(shape)}, {kernel}x{kernel} / {stride}, {name}"

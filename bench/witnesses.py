@@ -1,4 +1,4 @@
-"""Which pooling finds the few instances that decide: `python -m bench.witnesses`, some ten CPU minutes.
+"""Which pooling finds the few instances that decide: test AUC of trained models, some ten CPU minutes.
 
 A bag has 500 to 1,500 instances of 128 features. Each instance is of one of 8 types, drawn evenly: the vector
 of its type, whose entries are standard normal, plus noise of standard deviation 0.5. In a positive bag 1 % of
@@ -29,7 +29,6 @@ they were added to the finished table, with sizes that follow from the other two
 
 from __future__ import annotations
 
-import argparse
 import copy
 import csv
 import math
@@ -37,14 +36,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import rich.progress
 import torch
-from rich.console import Console
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from uotpool_experiments.datasets import Bags
 
+from bench.report import markdown
+from bench.rows import PART, Finding
+from bench.session import Session
 from uotpool import UOTPooling, param_groups
 from uotpool.nn import SamplePrior
 from uotpool.zoo import build
@@ -53,6 +53,7 @@ TYPES, WITNESSES, NOISE = 8, 0.01, 0.5
 # Size of a witness's type, or of the vector that moves it, as a multiple of a standard normal one.
 KINDS = {"outstanding": 1.0, "inconspicuous": 0.5, "isotropic": 0.5}
 LEARNING_RATE, BATCH = 3e-3, 4
+TABLE = "test AUC: mean over seeds (its 95 % interval), how many seeds are solved"
 SOLVED = 0.95  # the AUC from which a seed counts as solved
 
 # Each builds a pooling from the number of features, their spread (standard deviation) in the training bags, and
@@ -209,14 +210,19 @@ def cell(runs: Iterable[Run]) -> str:
     return text + (f", failed {len(runs) - len(values)}" if len(values) < len(runs) else "")
 
 
-def table(runs: Sequence[Run]) -> str:
-    """Markdown, a row for each setting."""
-    lines = [f"| pooling | {' | '.join(KINDS)} |", "|---|" + "---|" * len(KINDS)]
+def lines(runs: Sequence[Run]) -> list[Finding]:
+    """A line for each setting that has runs of every kind."""
+    found: list[Finding] = []
     for setting in SETTINGS:
-        found = [[r for r in runs if (r.setting, r.kind) == (setting, kind)] for kind in KINDS]
-        if all(found):
-            lines.append(f"| {setting} | {' | '.join(map(cell, found))} |")
-    return "\n".join(lines)
+        by_kind = {kind: [r for r in runs if (r.setting, r.kind) == (setting, kind)] for kind in KINDS}
+        if all(by_kind.values()):
+            line: Finding = {PART: TABLE, "pooling": setting}
+            found.append(line | {kind: cell(own) for kind, own in by_kind.items()})
+    return found
+
+
+def table(runs: Sequence[Run]) -> str:
+    return markdown(lines(runs))
 
 
 def page(runs: Sequence[Run], sizes: Sizes) -> str:
@@ -224,7 +230,7 @@ def page(runs: Sequence[Run], sizes: Sizes) -> str:
     low, high = sizes.instances
     return f"""# Few witnesses
 
-Written by `python -m bench.witnesses`, whose docstring says how the bags are made; every run is in `runs.csv`.
+Written by `python -m bench witnesses`. `bench/witnesses.py` says how bags are made; every run is in `runs.csv`.
 Bags of {low} to {high} instances and {sizes.dim} features, {100 * WITNESSES:g} % witnesses in a positive one;
 {sizes.train} bags for training, {sizes.validation} for the choice of the epoch, {sizes.test} for the test;
 {sizes.epochs} epochs of Adam at {LEARNING_RATE:g} in batches of {BATCH}; {sizes.hidden} hidden units in
@@ -237,41 +243,27 @@ A seed whose loss was not finite is counted as failed.
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.witnesses", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=range(5), metavar="SEED", help="default: 0 1 2 3 4"
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that all of it runs")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=None,
-        help="folder of runs and table (default: results/witnesses; with --quick, out/bench/witnesses)",
-    )
-    args = parser.parse_args()
+def measure(session: Session) -> list[Finding]:
+    """Goes on with the runs that are there, and writes the table beside them."""
     torch.set_num_threads(1)
-    sizes = TINY if args.quick else Sizes()
-    out = args.out or Path("out/bench/witnesses" if args.quick else "results/witnesses")
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "runs.csv"
+    sizes = TINY if session.quick else Sizes()
+    folder = session.runs / "witnesses"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "runs.csv"
     done = {(found.seed, found.kind, found.setting) for found in read(path)}
-    cases = [(seed, kind) for seed in args.seeds for kind in KINDS]
-    console = Console(stderr=True)
-    with rich.progress.Progress(console=console, transient=True) as progress:
-        task = progress.add_task("witnesses", total=len(cases) * len(SETTINGS))
-        for seed, kind in cases:
-            missing = [setting for setting in SETTINGS if (seed, kind, setting) not in done]
-            progress.advance(task, len(SETTINGS) - len(missing))
-            parts = make_bags(sizes, kind, seed) if missing else None
-            for setting in missing:
-                assert parts is not None
-                append(path, run(sizes, kind, setting, seed, parts))
-                progress.advance(task)
+    cases = [(seed, kind) for seed in session.seeds for kind in KINDS]
+    for seed, kind in session.track(cases, "witnesses"):
+        missing = [setting for setting in SETTINGS if (seed, kind, setting) not in done]
+        parts = make_bags(sizes, kind, seed) if missing else None
+        for setting in missing:
+            assert parts is not None
+            append(path, run(sizes, kind, setting, seed, parts))
     runs = sorted(read(path), key=lambda found: found.seed)
-    (out / "README.md").write_text(page(runs, sizes))
-    print(table(runs))
+    (folder / "README.md").write_text(page(runs, sizes))
+    return [{PART: TABLE} | asdict(found) for found in runs]
 
 
-if __name__ == "__main__":
-    main()
+def summary(rows: Sequence[Finding]) -> list[Finding]:
+    """A line for each setting, a column for each kind of bag."""
+    names = [field.name for field in fields(Run)]
+    return lines([Run(**{name: row[name] for name in names}) for row in rows])  # type: ignore[arg-type]

@@ -1,109 +1,132 @@
 """Every pooling of uotpool.zoo at 50 sets of 500 samples with 100 features: the paper's Figure 3b, with memory.
 
-Draws runtime.png, as `uotpool figure runtime` does, and writes the table of docs/poolings.md.
+With --renew, writes the table of docs/poolings.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 import torch
-from uotpool_experiments.figures import runtime
-from uotpool_experiments.figures.runtime import BASELINE, THREADS, Candidate
-from uotpool_experiments.figures.timing import BOTH, FORWARD, samples
+from uotpool_experiments.figures.runtime import BASELINE, EAGER, FUSED
 
+from bench import machine
 from bench.cases import show, truth, verify
-from bench.memory import Probe, measure_all
-from bench.report import COST, Case, Row, cost, machine_facts
+from bench.memory import SIZE_OF_X, Probe, measure_all
+from bench.report import written
+from bench.rows import Case, Comparison, cost, memory
 from bench.session import Session
+from bench.timing import BOTH, FORWARD, Job, Size, random_edges, samples, timed
 from uotpool import UOTPooling
-from uotpool.zoo import ENTRIES
+from uotpool.backends.cpu import library
+from uotpool.zoo import ENTRIES, Pooling, build
 
-SIZE_OF_X = "size of X"
+SIZE: Size = (50, 500, 100)  # the paper's
+SMALL: Size = (4, 9, 8)
+EXACT = tuple(name for name, entry in ENTRIES.items() if ("formulation", "exact") in entry.options)
+THREADS = 1
+MEMORY = ", memory"  # behind the name of a pooling, in a row on that
 NOTE = (
     "dense X, hidden = dim, K = 4, one thread; edges: 4 a node, at random, for those that need them. "
     "(eager): the exact algorithm without the fused kernel, impl='reference'"
 )
 MEMORY_NOTE = "extra: what forward + backward adds to the resident memory of a fresh process at its peak"
-BEGIN, END = "<!-- made by: python -m bench zoo -->", "<!-- end -->"
+BEGIN, END = "<!-- made by: python -m bench zoo --renew -->", "<!-- end -->"
 
 
-class Costs(NamedTuple):
-    seconds: dict[str, float]  # by mode
-    extra: float  # bytes
+class Candidate(NamedTuple):
+    """A pooling of the zoo; an exact UOT pooling with the implementation it runs in."""
+
+    name: str
+    impl: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.impl is None else self.name + (FUSED if self.impl == "cpu" else EAGER)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {} if self.impl is None else {"impl": self.impl}
 
 
-def run(session: Session) -> list[Row]:
-    size = runtime.SMALL if session.quick else runtime.SIZE
+def measure(session: Session) -> list[Comparison]:
+    size = SMALL if session.quick else SIZE
     torch.set_num_threads(THREADS)
     X = samples(size)
-    pools = runtime.built(runtime.candidates(ENTRIES), size[2])
+    pools = built(candidates(ENTRIES), size[2])
     for one, pool in pools.items():
         if isinstance(pool, UOTPooling) and one.impl is not None:
             verify(pool, truth(pool, X), X)
-    seconds = runtime.measure(pools, size, session.repeats, session.min_sample, runtime.progress)
+    seconds = times(session, pools, size)
     probed = list(pools)[:2] if session.quick else list(pools)
     probes = [Probe(size, one.name, one.options, BOTH) for one in probed]
     extra = dict(zip(probed, measure_all(session, probes, THREADS), strict=True))
 
     rows = []
-    base = seconds[Candidate(BASELINE)]
-    for one in pools:
-        for mode in (FORWARD, BOTH):
-            case = Case("zoo", show(size), one.label, mode, THREADS)
-            rows.append(cost(case, one.label, BASELINE, seconds[one][mode], base[mode], None, NOTE))
+    for one, mode in seconds:
+        case = Case("zoo", show(size), one.label, mode, THREADS)
+        base = seconds[Candidate(BASELINE), mode]
+        rows.append(cost(case, one.label, BASELINE, seconds[one, mode], base, None, NOTE))
     for one, used in extra.items():
         case = Case("zoo", show(size), one.label, BOTH, THREADS)
-        size_of_x = 4.0 * X.numel()
-        mib = (used / 2**20, size_of_x / 2**20)
-        rows.append(
-            Row(
-                *case,
-                f"{one.label}, memory",
-                SIZE_OF_X,
-                None,
-                None,
-                used / size_of_x,
-                COST,
-                "",
-                "",
-                MEMORY_NOTE,
-                *mib,
-            )
-        )
-    session.figures.mkdir(parents=True, exist_ok=True)
-    figure = runtime.picture(seconds, size)
-    figure.savefig(session.figures / "runtime.png", dpi=150, metadata={"Software": None})
-    plt.close(figure)
-    page = session.figures.parent / "poolings.md"
-    if not session.quick and page.exists():
-        costs = {one: Costs(seconds[one], extra[one]) for one in pools}
-        rewrite(page, table(costs, X, session.repeats))
+        rows.append(memory(case, one.label + MEMORY, SIZE_OF_X, used, 4.0 * X.numel(), None, MEMORY_NOTE))
+    if session.renew:
+        rewrite(machine.ROOT / "docs/poolings.md", table(written(rows, machine.facts(session.repeats))))
     return rows
 
 
-def table(costs: dict[Candidate, Costs], X: torch.Tensor, repeats: int) -> str:
-    """The poolings by their forward time, in Markdown."""
-    base = costs[Candidate(BASELINE)].seconds
-    lines = [
+def candidates(names: Iterable[str]) -> list[Candidate]:
+    """Each of them; the exact UOT poolings eager and, where the kernel is there, fused."""
+    impls = ["reference"] if library.missing() else ["cpu", "reference"]
+    found = []
+    for name in names:
+        found += [Candidate(name, impl) for impl in impls] if name in EXACT else [Candidate(name)]
+    return found
+
+
+def built(wanted: Iterable[Candidate], dim: int) -> dict[Candidate, Pooling]:
+    pools = {}
+    for one in wanted:
+        torch.manual_seed(1)
+        pools[one] = build(one.name, dim, **one.options)
+    return pools
+
+
+def times(
+    session: Session, pools: Mapping[Candidate, Pooling], size: Size
+) -> dict[tuple[Candidate, str], float]:
+    """Seconds of a call of each mode, all side by side."""
+    X, edges = samples(size), random_edges(size)
+    jobs = {
+        (one, mode): Job(timed(pool, mode, X, edge_index=edges), THREADS)
+        for one, pool in pools.items()
+        for mode in (FORWARD, BOTH)
+    }
+    return session.measure_jobs(jobs, "zoo")
+
+
+def table(lines: Sequence[dict[str, str]]) -> str:
+    """The poolings by their forward time, in Markdown, from the lines of the CSV file."""
+    found = {(line["candidate"], line["mode"]): line for line in lines}
+    text = [
         "| name | forward, ms | x mean | forward + backward, ms | x mean | extra memory, MiB | x X |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for one, (seconds, extra) in sorted(costs.items(), key=lambda item: item[1].seconds[FORWARD]):
-        first, both = seconds[FORWARD], seconds[BOTH]
-        cells = [f"`{one.name}`{one.label.removeprefix(one.name)}"]
-        cells += [_plain(1e3 * first), _plain(first / base[FORWARD]), _plain(1e3 * both)]
-        cells += [_plain(both / base[BOTH]), f"{extra / 2**20:.0f}", f"{extra / (4 * X.numel()):.1f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    facts = machine_facts(repeats)
-    lines += ["", f"{facts['machine']}, torch {facts['torch']}, commit {facts['commit']}."]
-    return "\n".join(lines)
+    labels = [label for label, mode in found if mode == FORWARD]
+    for label in sorted(labels, key=lambda label: float(found[label, FORWARD]["candidate_us"])):
+        name, space, impl = label.partition(" ")
+        cells = [f"`{name}`{space}{impl}"]
+        for mode in (FORWARD, BOTH):
+            line = found[label, mode]
+            cells += [_plain(float(line["candidate_us"]) / 1e3), _plain(float(line["ratio"]))]
+        extra = found[label + MEMORY, BOTH]
+        cells += [f"{float(extra['candidate_mib']):.0f}", f"{float(extra['ratio']):.1f}"]
+        text.append("| " + " | ".join(cells) + " |")
+    facts = lines[0]
+    text += ["", f"{facts['machine']}, torch {facts['torch']}, commit {facts['commit']}."]
+    return "\n".join(text)
 
 
 def _plain(value: float) -> str:

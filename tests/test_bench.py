@@ -1,4 +1,4 @@
-"""Every benchmark runs and says what it must; what the figures are is not for a test on a shared machine.
+"""Every measurement runs and says what it must; what the figures are is not for a test on a shared machine.
 
 `--quick` takes tiny sizes and leaves out torch.compile, which takes minutes (`--compile` has it).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import subprocess
 import sys
 import time
@@ -21,34 +22,29 @@ pytest.importorskip("rich")
 pytest.importorskip("torch_geometric")
 
 from uotpool_experiments.datasets import status
-from uotpool_experiments.figures.timing import Job, fastest, interleaved, samples
 
+from bench import measurements, zoo
+from bench.__main__ import csv_path, make_parser, make_session
 from bench.cases import WrongAnswerError, layer, truth, verify
 from bench.growth import Sweep
-from bench.report import at_least, at_most, judge
+from bench.report import markdown, write_csv
+from bench.rows import PART, at_least, at_most, judge, spread
+from bench.timing import Job, fastest, interleaved, samples
 from uotpool import resolve_impl
+from uotpool.backends.cpu import library
+from uotpool.zoo import ENTRIES
 
 ROOT = Path(__file__).parent.parent
-NAMES = (
-    "speed",
-    "pools",
-    "pot",
-    "memory",
-    "ragged",
-    "latency",
-    "growth",
-    "zoo",
-    "mil",
-    "graph",
-    "svm",
-    "windows",
-    "swap",
-    "deploy",
+COMPARISONS = (
+    *("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
+    *("mil", "graph", "svm", "windows", "swap", "deploy"),
 )
+FINDINGS = ("convergence", "gap-map", "propositions", "stability", "structural-zeros", "witnesses")
+FACTS = {"machine", "isa", "python", "torch", "torch_geometric", "pot", "uotpool", "commit", "repeats"}
 COLUMNS = {
     *("benchmark", "size", "solver", "mode", "threads", "candidate", "baseline", "candidate_us", "baseline_us"),
-    *("ratio", "target", "met", "machine", "isa", "python", "torch", "torch_geometric", "pot", "uotpool"),
-    *("commit", "repeats"),
+    *("ratio", "target", "met"),
+    *FACTS,
 }
 
 
@@ -62,8 +58,8 @@ def quick(tmp_path_factory):
     return done.stdout, folder
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows(quick, name):
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons(quick, name):
     _, folder = quick
     if name == "graph" and not status("MUTAG").present:
         pytest.skip("MUTAG is not at hand")
@@ -90,6 +86,25 @@ def test_rows(quick, name):
         assert any(row["target"] for row in rows)
 
 
+@pytest.mark.parametrize("name", FINDINGS)
+def test_findings(quick, name):
+    printed, folder = quick
+    with (folder / f"{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    assert set(rows[0]) >= FACTS | {PART}
+    assert all(row[PART] for row in rows)
+    assert f"{folder / name}.csv ({len(rows)} rows" in printed
+
+
+def test_every_measurement_says_in_a_line_what_it_measures():
+    assert {*COMPARISONS, *FINDINGS} == set(measurements.NAMES)
+    helped = make_parser().format_help()
+    for name in measurements.NAMES:
+        assert re.search(rf"^  {name} +{re.escape(measurements.about(name))}$", helped, re.MULTILINE)
+        assert len(measurements.about(name)) > 20
+
+
 def test_all_solvers_and_modes_are_there(quick):
     _, folder = quick
     for name in ("speed", "pools", "ragged", "latency"):
@@ -103,15 +118,68 @@ def test_printed(quick):
     assert f"implementation {resolve_impl(torch.empty(1, 1, 1), 'sinkhorn')}" in printed
     for expected in ("SetTransformer", "POT numpy", "eager", "padded + mask", "weights (softplus)", "exponent"):
         assert expected in printed
-    for picture in ("growth.png", "runtime.png"):
-        assert (folder / picture).stat().st_size > 10_000
+    for picture in ("growth", "runtime", "convergence", "stability", "gap_map", "gap_map_rho"):
+        assert (folder / f"{picture}.png").stat().st_size > 10_000
 
 
 def test_unknown_name_is_an_error():
     command = [sys.executable, "-m", "bench", "sped"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "unknown benchmark 'sped'; there are: speed" in done.stderr
+    assert "unknown measurement 'sped'; there are: speed" in done.stderr
+
+
+@pytest.mark.parametrize("other", [["--quick"], ["--out", "elsewhere"]])
+def test_what_the_documentation_shows_is_renewed_by_whole_measurements_only(other, capsys):
+    parser = make_parser()
+    with pytest.raises(SystemExit):
+        make_session(parser, parser.parse_args(["zoo", "--renew", *other]))
+    assert "--renew: expected neither --quick" in capsys.readouterr().err
+    session = make_session(parser, parser.parse_args(["zoo", "--renew"]))
+    assert csv_path(session, "zoo") == ROOT / "results/bench/zoo.csv"
+    assert csv_path(session, "speed") == Path("out/bench/speed.csv")
+    assert session.figures == ROOT / "docs/figures"
+
+
+def test_findings_are_kept_to_the_last_bit(tmp_path):
+    rows = [{PART: "a", "K": 4, "mass": 1 + 2**-52}, {PART: "a", "K": 8, "mass": math.nan, "more": "x, y"}]
+    write_csv(tmp_path / "found.csv", rows, {"torch": "2"})
+    with (tmp_path / "found.csv").open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert float(read[0]["mass"]) == 1 + 2**-52
+    assert math.isnan(float(read[1]["mass"]))
+    assert [(row["K"], row["more"], row["torch"]) for row in read] == [("4", "", "2"), ("8", "x, y", "2")]
+
+
+def test_findings_that_differ_in_one_column_are_one_line():
+    rows = [{PART: "a", "solver": s, "K": K, "gap": 10.0 * K} for s in ("x", "y") for K in (4, 8)]
+    lines = spread(rows, "K", "gap")
+    assert lines == [{PART: "a", "solver": s, "K=4": 40.0, "K=8": 80.0} for s in ("x", "y")]
+    assert markdown(lines[:1]) == "| solver | K=4 | K=8 |\n|---|---|---|\n| x | 40 | 80 |"
+
+
+def test_zoo_has_every_pooling_in_both_implementations(quick):
+    _, folder = quick
+    with (folder / "zoo.csv").open(newline="") as file:
+        timed = [row["candidate"] for row in csv.DictReader(file) if row["mode"] == "forward"]
+    impls = ["(eager)"] if library.missing() else ["(fused)", "(eager)"]
+    exact = [f"{name} {impl}" for name in zoo.EXACT for impl in impls]
+    assert sorted(timed) == sorted([name for name in ENTRIES if name not in zoo.EXACT] + exact)
+
+
+def test_zoo_without_the_kernel(monkeypatch):
+    monkeypatch.setattr(library, "missing", lambda: "no compiler")
+    assert zoo.candidates(["mean", "uotp-sinkhorn"]) == [("mean", None), ("uotp-sinkhorn", "reference")]
+
+
+def test_the_table_of_costs_is_that_of_the_committed_measurement(tmp_path):
+    with (ROOT / "results/bench/zoo.csv").open(newline="") as file:
+        table = zoo.table(list(csv.DictReader(file)))
+    page = (ROOT / "docs/poolings.md").read_text()
+    (tmp_path / "page.md").write_text(page.replace(table, "an old one"))
+    zoo.rewrite(tmp_path / "page.md", table)
+    assert (tmp_path / "page.md").read_text() == page
+    assert table in page
 
 
 def test_a_wrong_answer_is_not_timed():

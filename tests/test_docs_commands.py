@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import BENCHMARKS
-from examples.studies.__main__ import STUDIES
+from bench import measurements
 from uotpool.cli import make_parser
 
 pytest.importorskip("rich")
@@ -26,7 +25,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "results").rglob("README.md")),
 ]
-REGISTRIES = {"bench": BENCHMARKS, "examples.studies": STUDIES}
+REGISTRIES = {"bench": measurements.NAMES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAMS = re.compile(r"(uotpool|make|torchrun|python3? -m \S+)( |$)")
 
@@ -90,8 +89,12 @@ def check_module(words, page):
     if module in REGISTRIES:
         names = [word for word in rest if not word.startswith("-")]
         assert set(names) <= {*REGISTRIES[module], "NAME"}, words
+    if spec.submodule_search_locations:
         spec = importlib.util.find_spec(f"{module}.__main__")
+        assert spec is not None, words
     source = Path(spec.origin).read_text()
+    if module.partition(".")[0] in ("bench", "tests", "examples"):
+        assert 'if __name__ == "__main__":' in source, f"{module} does nothing as a command"
     for option in (word for word in rest if word.startswith("-")):
         assert f'"{option}"' in source, words
 

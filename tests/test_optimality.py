@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 
 import uotpool
-from examples.studies.convergence import pot_pool
+from bench.convergence import pot_pool
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
 from uotpool import ConvergenceWarning, UOTPooling, duality_gap, objective, suggest_rho, uot_plan, uot_pool

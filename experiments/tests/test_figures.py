@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from uotpool_experiments.datasets import status
 from uotpool_experiments.figures import (
     best_modules,
     from_runs,
+    measured,
     modules,
     plans,
     priors,
@@ -26,15 +28,12 @@ from uotpool_experiments.figures import (
 )
 from uotpool_experiments.figures.dynamics import share_that_holds
 from uotpool_experiments.figures.problems import power, problem, seeded, short
-from uotpool_experiments.figures.timing import BOTH, FORWARD
 from uotpool_experiments.runs import export
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.manifest import FOLDER
 from uotpool_experiments.tasks.spec import RunSpec
 
 from uotpool import solvers
-from uotpool.backends.cpu import library
-from uotpool.zoo import ENTRIES
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -57,6 +56,7 @@ def needs(*datasets: str) -> None:
         ("plans", []),
         ("stability", []),
         ("convergence", []),
+        ("runtime", []),
         ("modules", []),
         ("priors", []),
         ("best-modules", []),
@@ -103,9 +103,15 @@ def test_plans_of_poolings_pool_as_they_say():
 
 
 def test_masses_over_the_weights():
-    X = problem(1, 10, 5, seeded(1)).X.float()
-    assert np.abs(stability.masses(X, "sinkhorn", "exact", (1e-5, 1e4)) - 1).max() < 1e-6
-    assert not (np.abs(stability.masses(X, "sinkhorn", "paper", (1e-5, 1e4)) - 1) < 1e-3).any()
+    decades = (1e-5, 1e4)
+    cells = [(a, b) for a in decades for b in decades]
+    lines = [
+        {"solver": "sinkhorn", "formulation": f, "alpha0": str(a0), "alpha1, alpha2": str(a), "mass": str(mass)}
+        for f, masses in (("exact", (1.0, 2.0, 3.0, 4.0)), ("paper", (float("nan"),) * 4))
+        for (a0, a), mass in zip(cells, masses, strict=True)
+    ]
+    assert stability.masses(lines, "sinkhorn", "exact", decades).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert np.isnan(stability.masses(lines, "sinkhorn", "paper", decades)).all()
 
 
 @pytest.mark.parametrize("name", ["modules", "best-modules", "priors"])
@@ -211,37 +217,49 @@ def test_figures_without_runs(tmp_path, monkeypatch):
         figures.draw("priors", tmp_path, quick=True)
 
 
-def test_runtime_is_drawn(tmp_path, capsys):
-    """Times are others each time: that there are some, of each pooling."""
-    words = figures.draw("runtime", tmp_path, quick=True)
-    for name in runtime.EXACT:
-        assert any(word.startswith(f"{name}, K = 4: ") for word in words)
-    assert all((tmp_path / f"runtime.{form}").stat().st_size > 10_000 for form in ("png", "svg"))
-    assert capsys.readouterr().err.splitlines() == [f"runtime: {i} of 2 rounds" for i in range(3)]
+def write_times(path: Path, *labels: str) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(runtime.COLUMNS)
+        for i, label in enumerate(labels, 1):
+            for mode, us in ((runtime.FORWARD, 1000 * i), (runtime.BOTH, 3000 * i)):
+                writer.writerow(["5 x 4 x 3", mode, 1, label, us, 7])
+            writer.writerow(["5 x 4 x 3", runtime.BOTH, 1, f"{label}, memory", "", 7])
 
 
-def test_runtime_has_every_pooling():
-    pytest.importorskip("torch_geometric")
-    pools = runtime.built(runtime.candidates(ENTRIES), runtime.SMALL[2])
-    times = runtime.measure(pools, runtime.SMALL, 1, 0.0, lambda done, total: None)
-    assert {one.name for one in times} == set(ENTRIES)
-    assert all(0 < seconds[FORWARD] and 0 < seconds[BOTH] < 60 for seconds in times.values())
-    (ax,) = runtime.picture(times, runtime.SMALL).axes
+def test_runtime_of_a_file(tmp_path):
+    write_times(tmp_path / "zoo.csv", "mean", "uotp-sinkhorn (fused)", "sagp", "uotp-sinkhorn (eager)")
+    words = figures.draw("runtime", tmp_path, source=tmp_path / "zoo.csv")
+    assert words[:-2] == [
+        "5 x 4 x 3, float32, one thread, least of 7 samples; forward, then forward + backward: mean 1, 3 ms",
+        "uotp-sinkhorn, K = 4: fused 2, 6 ms, 2 and 2 times mean; eager 4, 12 ms, 2.0 and 2.0 times fused",
+        "what the paper compares with (on a GPU): sagp 3, 9 ms",
+    ]
+    lines = measured.read("zoo", runtime.COLUMNS, tmp_path / "zoo.csv")
+    (ax,) = runtime.draw(lines)[0].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert sorted(labels) == sorted(one.label for one in times)
-    assert labels == [one.label for one in sorted(times, key=lambda one: times[one][FORWARD])]
-    impls = {"eager"} if library.missing() else {"eager", "fused"}
-    for name in runtime.EXACT:
-        assert {f"{name} ({impl})" for impl in impls} == {
-            label for label in labels if label.startswith(name + " ")
-        }
+    assert labels == ["mean", "uotp-sinkhorn (fused)", "sagp", "uotp-sinkhorn (eager)"]
 
 
-def test_runtime_without_the_kernel(monkeypatch):
-    monkeypatch.setattr(library, "missing", lambda: "no compiler")
-    assert runtime.candidates(["mean", "uotp-sinkhorn"]) == [("mean", None), ("uotp-sinkhorn", "reference")]
-    _, words = runtime.draw(0, True)
-    assert any("not fused, as no compiler" in word for word in words)
+def test_runtime_without_the_kernel(tmp_path):
+    write_times(tmp_path / "zoo.csv", "mean", "uotp-sinkhorn (eager)")
+    words = figures.draw("runtime", tmp_path, source=tmp_path / "zoo.csv")
+    assert "uotp-sinkhorn, K = 4: eager 2, 6 ms; measured without the fused kernel" in words
+
+
+def test_a_measurement_that_is_not_there_or_another_one(tmp_path, monkeypatch):
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"results.bench.zoo\.csv, got no such file: .*--from FILE"):
+        figures.draw("runtime", tmp_path)
+    write_times(tmp_path / "zoo.csv", "mean")
+    with pytest.raises(ValueError, match=r"zoo\.csv: expected what `python -m bench stability` .* none of X, "):
+        figures.draw("stability", tmp_path, source=tmp_path / "zoo.csv")
+    write_times(tmp_path / "zoo.csv")
+    with pytest.raises(ValueError, match=r"zoo\.csv: expected .*; got no line"):
+        figures.draw("runtime", tmp_path, source=tmp_path / "zoo.csv")
+    with pytest.raises(ValueError, match=r"--from: .*'stability', 'convergence', 'runtime'.* got 'plans'"):
+        figures.draw("plans", tmp_path, source=tmp_path / "zoo.csv")
 
 
 def test_figures_know_the_solvers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -29,6 +30,13 @@ FILES = sources(uotpool_experiments)
 def test_imports_point_one_way():
     assert {"runs/executors/ray.py", "tasks/mil/task.py", "datasets/catalog.py", "cli/demo.py"} <= set(FILES)
     assert RULES.violations(FILES) == []
+
+
+def test_the_package_imports_nothing_that_is_in_the_checkout_only():
+    """What is measured comes to figures as files: `bench` is in no wheel."""
+    outside = re.compile(r"^\s*(?:from|import) (?:bench|tests|examples|tools)\b", re.MULTILINE)
+    assert [path for path, text in FILES.items() if outside.search(text)] == []
+    assert outside.search("def f():\n    from bench.timing import samples\n")
 
 
 @pytest.mark.parametrize(

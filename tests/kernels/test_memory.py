@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from uotpool_experiments.figures.timing import BOTH
 
 from bench.memory import Probe, extra_bytes
+from bench.timing import BOTH
 from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw

@@ -15,16 +15,23 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "name",
         choices=tuple(figures.FIGURES),
-        help="; ".join(f"{name}: {what}" for name, (*_, what) in figures.FIGURES.items()),
+        help="; ".join(f"{name}: {entry.about}" for name, entry in figures.FIGURES.items()),
     )
     parser.add_argument(
         "--output", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)"
     )
     parser.add_argument("--seed", type=arguments.seed, default=0, help="of training (default: %(default)s)")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="CSV file of `python -m bench`, for stability, convergence, runtime (default: the committed one)",
+    )
     parser.set_defaults(command_function=_figure)
 
 
 def _figure(args: argparse.Namespace) -> int:
-    for line in figures.draw(args.name, args.output, args.seed):
+    for line in figures.draw(args.name, args.output, args.seed, source=args.source):
         print(line)
     return 0

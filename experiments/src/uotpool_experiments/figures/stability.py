@@ -6,46 +6,31 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from torch import Tensor
 
-from uotpool import uot_plan
-from uotpool_experiments.figures.problems import FORMULATIONS, LABELS, SOLVERS, problem, seeded, short
+from uotpool_experiments.figures.measured import Lines
+from uotpool_experiments.figures.problems import FORMULATIONS, LABELS, SOLVERS, short
 
-N, D = 10, 5  # the paper's
-FIRST = 1  # seed 0 is the input of the study behind docs/published-algorithms.md
-K = 4
-RHO = 1.0
-DECADES = tuple(10.0**e for e in range(-5, 5))
+UNIT = "[0, 1]"  # the X that is drawn; others are measured too
+ALPHA = "alpha1, alpha2"
+COLUMNS = ("X", "solver", "formulation", "alpha0", ALPHA, "mass")
 OFF = 1e-3  # of a mass that is not 1
 LOW, HIGH = 1e-6, 1e4  # of the colours: from rounding in float32
 
 
-def masses(X: Tensor, solver: str, formulation: str, decades: tuple[float, ...] = DECADES) -> np.ndarray:
-    """Sum of the plan of one set, [alpha1 = alpha2, alpha0]; NaN where an entry is not finite."""
-    found = np.empty((len(decades), len(decades)))
-    for i, alpha in enumerate(decades):
-        for j, alpha0 in enumerate(decades):
-            rho = None if solver == "sinkhorn" else RHO
-            P = uot_plan(X, alpha0, alpha, alpha, rho, solver=solver, formulation=formulation, K=K)
-            found[i, j] = float(P.sum()) if bool(P.isfinite().all()) else np.nan
-    return found
-
-
-def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
-    X = problem(1, N, D, seeded(seed + FIRST)).X.to(torch.float32)
-    decades = DECADES[::3] if quick else DECADES
+def draw(measured: Lines) -> tuple[Figure, list[str]]:
+    lines = [line for line in measured if line["X"] == UNIT]
+    decades = tuple(sorted({float(line["alpha0"]) for line in lines}))
     size: dict[str, Any] = {"figsize": (9.5, 7.0), "layout": "constrained", "sharex": True, "sharey": True}
     figure, axes = plt.subplots(len(FORMULATIONS), len(SOLVERS), **size)
     words = []
     for line, formulation in zip(axes, FORMULATIONS, strict=True):
         for ax, solver in zip(line, SOLVERS, strict=True):
-            mass = masses(X, solver, formulation, decades)
+            mass = masses(lines, solver, formulation, decades)
             off = np.abs(mass - 1)
             image = _map(ax, mass, decades)
             broken, wrong, empty = (int(c.sum()) for c in (np.isnan(off), off > OFF, mass == 0))
@@ -67,10 +52,20 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
             [], [], marker="x", color="black", linestyle="", markersize=5, label="NaN or infinity in the plan"
         ),
         Line2D([], [], marker=".", color="black", linestyle="", markersize=7, label="mass 0"),
-        Line2D([], [], linestyle="", label=f"off: |mass - 1| > {OFF:g}; float32, K = {K}"),
+        Line2D([], [], linestyle="", label=f"off: |mass - 1| > {OFF:g}; float32, K = 4"),
     ]
     figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     return figure, words
+
+
+def masses(lines: Lines, solver: str, formulation: str, decades: tuple[float, ...]) -> np.ndarray:
+    """Sums of the plans of one set, [alpha1 = alpha2, alpha0]; NaN where an entry is not finite."""
+    found = {
+        (float(line[ALPHA]), float(line["alpha0"])): float(line["mass"])
+        for line in lines
+        if (line["solver"], line["formulation"]) == (solver, formulation)
+    }
+    return np.array([[found[alpha, alpha0] for alpha0 in decades] for alpha in decades])
 
 
 def _map(ax: Axes, mass: np.ndarray, decades: tuple[float, ...]) -> AxesImage:

@@ -242,10 +242,10 @@ def data_uri(content: bytes, suffix: str) -> str:
 def pictures_in(folder: Path) -> list[Picture]:
     """All figures that `uotpool figure` knows; those that are drawn in the folder have their data."""
     found = []
-    for name, (_, _, caption) in figures.FIGURES.items():
+    for name, entry in figures.FIGURES.items():
         path = folder / f"{name}.png"
         data = data_uri(path.read_bytes(), path.suffix) if path.is_file() else None
-        found.append(Picture(name, caption, f"uotpool figure {name}", data))
+        found.append(Picture(name, entry.about, f"uotpool figure {name}", data))
     return found
 
 

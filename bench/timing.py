@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 Call = Callable[[], object]
 Pool = Callable[..., Tensor]  # a module or a function: X and how it is laid out -> pooled
-Report = Callable[[int, int], None]  # (repeats done, repeats in all)
 Size = tuple[int, int, int]  # sets, samples, features
 Key = TypeVar("Key", bound=Hashable)
 FORWARD, BOTH = "forward", "forward+backward"
@@ -28,13 +27,13 @@ class Job(NamedTuple):
 
 
 def interleaved(
-    jobs: Mapping[Key, Job], repeats: int, min_sample: float, report: Report | None = None
+    jobs: Mapping[Key, Job], repeats: int, min_sample: float, after_each: Callable[[], None] | None = None
 ) -> dict[Key, float]:
     """Seconds a call takes, the minimum over `repeats` samples that last `min_sample` seconds or more each.
 
     Noise only ever adds time, so the minimum is the figure that repeats. Every repeat takes a sample of each
     job, starting with another one each time: a slow phase of the machine, or a neighbour that leaves the caches
-    cold, meets all of them.
+    cold, meets all of them. `after_each` is called after each repeat.
     """
     best = dict.fromkeys(jobs, math.inf)
     threads = torch.get_num_threads()
@@ -45,8 +44,8 @@ def interleaved(
             start = repeat % len(order)
             for key in order[start:] + order[:start]:
                 best[key] = min(best[key], _sample(jobs[key], loops[key]) / loops[key])
-            if report is not None:
-                report(repeat + 1, repeats)
+            if after_each is not None:
+                after_each()
     torch.set_num_threads(threads)
     return best
 

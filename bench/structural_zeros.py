@@ -1,15 +1,28 @@
-"""Which weights never get a gradient? Measured on random problems (a zero is at most 1e-12 of the largest)."""
+"""Which weights never get a gradient, on random problems (a zero is at most 1e-12 of the largest)."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
+from uotpool_experiments.figures.problems import FORMULATIONS, SOLVERS
 
-from examples.studies.common import SOLVERS, problem, table
+from bench.problems import problem
+from bench.rows import PART, Finding
+from bench.session import Session
 from uotpool import uot_pool
 
 NAMES = ("alpha0", "alpha1", "alpha2", "rho")
+
+
+def measure(session: Session) -> list[Finding]:
+    rows: list[Finding] = []
+    cases = [(f, s, K) for f in FORMULATIONS for s in SOLVERS for K in (1, 2, 4)]
+    for formulation, solver, K in session.track(cases, "structural-zeros"):
+        zeros = dead(solver, formulation, K)
+        row: Finding = {PART: "modules without gradient, by weight", "formulation": formulation}
+        row |= {"solver": solver, "K": K}
+        row |= {name: ", ".join(map(str, zeros[name])) or "none" if name in zeros else "" for name in NAMES}
+        rows.append(row)
+    return rows
 
 
 def dead(solver: str, formulation: str, K: int) -> dict[str, list[int]]:
@@ -28,14 +41,3 @@ def dead(solver: str, formulation: str, K: int) -> dict[str, list[int]]:
             has = torch.zeros(K, dtype=torch.bool) if g is None else g.abs() > 1e-12 * top
             alive[name] = alive.get(name, torch.zeros(K, dtype=torch.bool)) | has
     return {name: [k for k in range(K) if not has[k]] for name, has in alive.items()}
-
-
-def main(figures: Path) -> None:
-    rows = []
-    for formulation in ("exact", "paper"):
-        for solver in SOLVERS:
-            for K in (1, 2, 4):
-                zeros = dead(solver, formulation, K)
-                cells = [", ".join(map(str, zeros[n])) or "none" if n in zeros else "" for n in NAMES]
-                rows.append([formulation, solver, K, *cells])
-    table(["formulation", "solver", "K", *(f"{n}, modules without gradient" for n in NAMES)], rows)

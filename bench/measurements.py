@@ -1,0 +1,50 @@
+"""The names of the measurements, and the modules behind them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from uotpool_experiments import figures
+
+from bench.report import Rows
+from bench.session import Session
+
+NAMES = (
+    # of time and memory
+    *("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
+    *("mil", "graph", "svm", "windows", "swap", "deploy"),
+    # of what the solvers find
+    *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
+    # of what learns
+    "witnesses",
+)
+# The figure of `uotpool figure` that is drawn from a measurement, which --renew writes to results/bench.
+FIGURES = {entry.measurement: name for name, entry in figures.FIGURES.items() if entry.measurement is not None}
+
+
+class Measurement(NamedTuple):
+    measure: Callable[[Session], Rows]
+    summary: Callable[[Rows], Rows]  # what is printed of the rows
+
+
+def load(name: str) -> Measurement:
+    module = importlib.import_module(f"bench.{_module(name)}")
+    return Measurement(module.measure, getattr(module, "summary", _as_they_are))
+
+
+def about(name: str) -> str:
+    """The first line of its file, which is not imported for that."""
+    text = Path(__file__).with_name(f"{_module(name)}.py").read_text()
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def _module(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _as_they_are(rows: Rows) -> Rows:
+    return rows

@@ -1,1 +1,0 @@
-"""The measurements behind the documentation: `make studies`, or `python -m examples.studies NAME`."""
