@@ -88,7 +88,7 @@ def stage_calls(pool: UOTPooling, X: torch.Tensor) -> dict[str, Call]:
     problem = pool._problem(X, None, None, None, None)
     stages: dict[str, Call] = {
         "arguments, layout": lambda: inputs.as_sets(X, None, None, None, None),
-        "weights (softplus)": lambda: pool._weight_rows(X),
+        "weights": lambda: pool._weights_for(X),
         SOLVE: lambda: backends.pool(problem, pool.options),
     }
     return stages if library.missing() else stages | {NATIVE: native_call(pool, X)}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels.harness import WEIGHTS
 from uotpool import cli
 from uotpool.backends.cpu import library
 
@@ -52,7 +53,14 @@ def test_calls_mirror_the_header(name, mirror):
     for declaration in re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL).split(";"):
         if words := declaration.split(maxsplit=1):
             pointer = "*" in declaration
-            names = re.findall(r"\*(\w+)", declaration) if pointer else re.findall(r"\w+", words[1])
+            names = re.findall(r"\w+", words[1])
+            if pointer:  # an array of pointers has one for each weight, with a name here
+                found = re.findall(r"\*(\w+)(\[4\])?", declaration)
+                names = [
+                    f"{name}_{w}" if array else name
+                    for name, array in found
+                    for w in WEIGHTS[: 4 if array else 1]
+                ]
             assert pointer or words[0] == "int64_t"
             fields += [(name, ctypes.c_void_p if pointer else ctypes.c_int64) for name in names]
     assert fields == mirror._fields_
@@ -65,7 +73,7 @@ def test_constants_mirror_the_header():
 
 
 def test_every_function_of_the_header_is_declared():
-    declared = set(re.findall(r"^int\w* (uotpool_\w+)\(", HEADER, re.MULTILINE))
+    declared = set(re.findall(r"^(?:int\w* |const char \*)(uotpool_\w+)\(", HEADER, re.MULTILINE))
     assert declared == {*library._SIGNATURES, "uotpool_abi"}
 
 
