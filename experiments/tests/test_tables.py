@@ -438,8 +438,8 @@ def test_settings_that_vary_and_settings_that_are_fixed():
         ["uotp-sinkhorn", "pool.K=8", "60.00 ± 0.00"],
     ]
     table = settings_table(rows, vary=["pool.K"])
-    assert "runs a cell: 5 on musk2" in table.notes[0]  # and not the 10 of mean
-    assert "runs a cell: 2 on musk2" in settings_table(rows, vary=["pool_lr"]).notes[0]
+    assert "runs per cell: 5 on musk2" in table.notes[0]  # and not the 10 of mean
+    assert "runs per cell: 2 on musk2" in settings_table(rows, vary=["pool_lr"]).notes[0]
     assert first_columns(vary=["pool.K"], fixed={"lr": 0.1}) == [
         ["uotp-sinkhorn", "default", "80.00 ± 0.00"],
         ["uotp-sinkhorn", "pool.K=8", "90.00 ± 0.00"],

@@ -113,7 +113,7 @@ def test_a_sweep_that_is_stopped_and_killed_goes_on_and_repeats_nothing(tmp_path
     os.killpg(driver.process.pid, signal.SIGINT)
     code, out, err = driver.end()
     assert code == 130, err
-    assert "stopped; the same command goes on from here" in err
+    assert "stopped; the same command continues from here" in err
     assert f"{RUNS} runs to do, 0 done before; core-hours, estimated: unknown" in err
     assert "Traceback" not in err
     wait_until(lambda: not any(map(alive, family)), 60, "the end of all processes")
@@ -283,7 +283,7 @@ def test_a_store_that_cannot_be_written_ends_the_command(tmp_path, capsys, monke
     code, out, err = call(capsys, *argv, "--workers", "1")
     assert (code, out) == (1, "")
     assert f"store: cannot write to {path}: attempt to write a readonly database" in err
-    assert "the same command goes on from here" in err
+    assert "the same command continues from here" in err
     assert "Traceback" not in err
     assert not any(map(is_worker, children(os.getpid())))
 
