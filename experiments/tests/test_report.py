@@ -361,11 +361,10 @@ def test_counts_of_tests_in_readme_are_those_of_the_report(committed):
     words = " ".join((RESULTS.parent / "README.md").read_text().split())
     (line,) = [line for line in committed.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
     total, won, lost = re.search(r"(\d+) tests .*; (\d+) are won and (\d+) lost", line).groups()
-    assert f"{total} tests, {won} won and {lost} lost" in words
+    assert re.search(rf"\b{total} tests\b[^.]*\b{won}\b[^.]*\bwon\b[^.]*\b{lost}\b[^.]*\blost\b", words)
     shown = [shown for shown in committed.sections[0].tables if shown.entry.name.startswith("against_")]
     alike = [verdicts_of_uotp(one.entry.spec, one.table) for one in shown]
-    assert sum(counts.total() for counts in alike) == 420
-    assert "none in the 420 on bags tuned alike" in words
+    assert f" {sum(counts.total() for counts in alike)} tests " in words
     assert sum(counts["win"] + counts["loss"] for counts in alike) == 0
 
 
