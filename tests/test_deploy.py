@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.test_surgery import Torchvision
+from tests.test_replace import Torchvision
 from uotpool import (
     AdaptiveUOTPool2d,
     MixedMeanMax,

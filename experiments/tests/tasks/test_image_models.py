@@ -141,7 +141,7 @@ def test_the_features_are_what_the_pool_gets():
             assert torch.equal(Tail(network)(network.features(x)), network(x))
 
 
-def test_the_pool_is_the_one_that_surgery_finds():
+def test_the_pool_is_the_one_that_replace_finds():
     """`replace_global_pool` swaps the same layer, and both compute the same."""
     ours, theirs, x = make().eval(), make().eval(), torch.randn(3, 1, 28, 28)
     theirs.load_state_dict(ours.state_dict())
