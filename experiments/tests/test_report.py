@@ -162,7 +162,7 @@ def test_the_committed_results(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("task", ["mil", "graph", "image"])
 def test_committed_tables_are_those_of_the_runs(task, committed):
-    """So is the command under each of them, seen from the root of the project."""
+    """The command under each table is right too, seen from the root of the project."""
     (section,) = (section for section in committed.sections if section.manifest.task == task)
     found = section.manifest
     for shown in section.tables:
@@ -369,7 +369,7 @@ def test_counts_of_tests_in_readme_are_those_of_the_report(committed):
 
 
 def test_more_seeds_of_one_pooling_change_no_cell():
-    """It was the mean of whatever runs a pooling had: 81.5 beside 79.5 in README."""
+    """A cell was once the mean of whatever runs a pooling had: 81.5 beside 79.5 in README."""
     alike = {("mean", "x", "fair"): [0.5, 0.6, 0.7, 0.8, 0.9], ("max", "x", "fair"): [0.9, 0.8, 0.7, 0.6, 0.5]}
     more = alike | {("max", "x", "fair"): [*alike["max", "x", "fair"], *[0.1] * 5]}
     few, many = (results_table(table_of_runs(values), "fair") for values in (alike, more))

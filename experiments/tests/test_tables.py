@@ -187,7 +187,7 @@ def test_csv_is_read_back(rows, name):
 
 
 def test_a_csv_of_the_papers_protocol_is_called_optimistic(rows):
-    """It is committed by itself, without the notes below a table."""
+    """A CSV file is committed by itself, without the notes below a table."""
     assert "optimistic" in render(results_table(rows, "paper"), "csv")
 
 
@@ -411,7 +411,7 @@ def test_settings_of_a_pooling_side_by_side(store):
 
 
 def variant(settings, accuracies, pooling="uotp-sinkhorn"):
-    """A run of each accuracy, in the folds of seed 0, 1, ..."""
+    """Make one run per accuracy, in the folds of seed 0, 1, ..."""
     found = table_of_runs({(pooling, "musk2", "fair"): accuracies})
     return [
         dataclasses.replace(r, spec=dataclasses.replace(r.spec, settings=canonical(settings))) for r in found

@@ -69,7 +69,7 @@ def draw(seed: int) -> Case:
 
 
 def check(case: Case) -> Found:
-    """Finite everywhere, mass 1, a mean of the samples, the kernels as good as torch."""
+    """Check that results are finite, of mass 1, means of the samples, and as exact as those of torch."""
     found = Found()
     results: dict[str, dict[str, Tensor]] = {}
     own = [None if w is None else w.to(case.dtype) for w in case.weights]

@@ -59,7 +59,7 @@ def draw(seed: int) -> Case:
 
 
 def check(case: Case) -> Found:
-    """Finite everywhere, within the range of each channel, the kernel as good as torch."""
+    """Check that results are finite, within the range of each channel, and as exact as those of torch."""
     found = Found()
     own = case.windows.to(case.dtype, case.memory_format)
     results = {"cpu": solved(own, fused), "reference": solved(own, reference)}
@@ -86,7 +86,7 @@ def in_units(case: Case, unit: float) -> dict[str, Tensor]:
 
 
 def errors(case: Case, got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, float]:
-    """In units of the natural scales, which are those of sets; the plan is of scale X."""
+    """Return errors in units of the natural scales, which are those of sets; the plan is that of scale X."""
     p = case.windows
     width = max(float(p.X.max() - p.X.min()), 1e-3)
     scale = 1.0 if p.scale is None else float(p.scale.abs())
