@@ -152,7 +152,7 @@ def test_saturated_scores_do_not_see_batch_mates(name, scale):
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_nodes_that_tie_by_their_neighbours(name):
-    """All nodes of a complete graph have one score. Which ones sagp keeps depends on their order, as its docstring says."""
+    """In a complete graph all scores are equal. Which nodes sagp keeps depends on their order, as it says."""
     pool, N = small(name), 6
     x = batch((N,)).x
     edges = torch.tensor([[i, j] for i in range(N) for j in range(N) if i != j]).T

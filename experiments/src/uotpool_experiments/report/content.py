@@ -185,7 +185,8 @@ def in_short(sections: Sequence[Section]) -> list[str]:
                 gaps = [cell.points for cell in cells if isinstance(cell, Difference)]
                 words.append(
                     f"{entry.about} ({title}): {statistics.median(gaps):+.1f} points in the "
-                    f"median, {min(gaps):+.1f} to {max(gaps):+.1f} (low: what does not train as it sets it)"
+                    f"median, {min(gaps):+.1f} to {max(gaps):+.1f} "
+                    "(low values come from poolings that do not train at its settings)"
                 )
     return words
 
@@ -212,7 +213,7 @@ def _ranks(title: str, ranking: Ranking | None, left_out: Sequence[str] = ()) ->
         figure = ranks.diagram(ranking)
         figure.savefig(picture, format="svg", metadata={"Date": None})
         plt.close(figure)
-    caption = f"Mean ranks. {title}. Thick bars join poolings that Nemenyi's test does not tell apart"
+    caption = f"Mean ranks. {title}. Thick bars join poolings that do not differ by Nemenyi's test"
     drawn = Picture("ranks", caption, "", data_uri(picture.getvalue(), ".svg"))
     return Ranks(title, ranks.in_words(ranking, left_out), drawn, rank_table(ranking))
 

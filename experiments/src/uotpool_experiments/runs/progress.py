@@ -81,7 +81,7 @@ class Display:
         if self._failed <= MOST:
             self._print(f"failed: {spec}: {last}")
         if self._failed == MOST:
-            self._print("more that fail are only counted; the store has their errors")
+            self._print("further failures are only counted; the store has their errors")
         self._say()
 
     def _say(self) -> None:
