@@ -84,7 +84,7 @@ def converged() -> None:
 
 
 def outcome(run: Callable[..., None], *args: str) -> str:
-    """Name of the exception, or nothing."""
+    """Return the name of the exception, or nothing."""
     try:
         with FakeTensorMode(), Copies():
             run(*args)

@@ -39,7 +39,7 @@ def log_uniform(n: int, low: float, high: float, seed: int) -> list[float]:
 
 
 def step(solver: str, rho: Any = 1.0) -> Any:
-    """rho where the solver has one."""
+    """Return rho where the solver has one."""
     return None if solver == "sinkhorn" else rho
 
 

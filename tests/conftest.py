@@ -17,7 +17,7 @@ def _checked_and_seeded():
 
 @pytest.fixture(scope="module", params=["fused", "reference"])
 def every_implementation(request):
-    """What impl="auto" takes, for tests of what holds for the fused kernels and the reference alike."""
+    """Run a test with the fused kernels and with the reference as the choice of impl="auto"."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "reference":
             patch.setattr(CPU, "unavailable", lambda: "this test is of the reference")

@@ -56,7 +56,7 @@ def train(model: nn.Module, X: Tensor, mask: Tensor) -> list[list[Tensor]]:
 
 
 def batches() -> tuple[Tensor, Tensor]:
-    """For each step a batch of 2 sets a process, one of them empty."""
+    """Make a batch of 2 sets per process for each step, one of them empty."""
     g = torch.Generator().manual_seed(0)
     X = torch.randn(STEPS, 2 * WORLD, 5, 4, generator=g, dtype=torch.float64)
     mask = torch.rand(STEPS, 2 * WORLD, 5, generator=g) < 0.7

@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.test_surgery import Torchvision
+from tests.test_replace import Torchvision
 from uotpool import (
     AdaptiveUOTPool2d,
     MixedMeanMax,
@@ -103,7 +103,7 @@ def test_onnx_by_tracing_with_a_mask():
 
 
 def test_onnx_by_tracing_of_ragged_sets():
-    """Torch's exporter writes index_add as if no index came twice: the model was wrong without a word."""
+    """Torch's exporter writes an index_add that forgets repeated indices: the model was silently wrong."""
     layer = UOTPooling(D)
     run = traced(layer, (randn(9, D), torch.arange(9) % 3), {"0": {0: "M"}, "1": {0: "M"}})
     for M in (9, 20):
@@ -229,7 +229,7 @@ def test_traced_layer_in_training():
 
 
 def saved(traced: Any) -> Any:
-    """As another process would have it."""
+    """Save and load the model, as another process would get it."""
     file = io.BytesIO()
     torch.jit.save(traced, file)
     file.seek(0)

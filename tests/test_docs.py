@@ -1,4 +1,4 @@
-"""Python blocks of the README and the docs run, in order, in one namespace a page; links lead somewhere."""
+"""Python blocks of README and docs run, in order, in one namespace per page; links and figures are right."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RESULTS = sorted((ROOT / "results").rglob("*.md"))
+FOLDERS = "src|csrc|tests|experiments|examples|docs|tools|bench"
 PACKAGES = ("torch_geometric", "sklearn", "matplotlib")
 
 
 def name(page):
     return page.relative_to(ROOT).as_posix()
+
+
+def words(page):
+    return " ".join(page.read_text().split())
 
 
 def blocks(page):
@@ -37,7 +42,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 def catalogue():
-    """Of data sets, to which a page adds one."""
+    """Return the catalogue of data sets, to which a page adds one."""
     try:
         from uotpool_experiments.datasets import CATALOG
     except ModuleNotFoundError:
@@ -54,14 +59,15 @@ def test_links_and_named_files_exist(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (page.parent / target).exists(), target
-    for path in re.findall(r"`((?:src|tests|examples|docs|tools|bench)/[\w./-]+)`", text):
+    for path in re.findall(rf"`((?:{FOLDERS})/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize(("begin", "table"), [("- Bags (", "mil/fair.md"), ("- Graphs (", "graph/paper.md")])
 def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
     rows = re.findall(r"^\| ([\w-]+) \|.*\| ([\d.]+) \|$", (ROOT / "results" / table).read_text(), re.MULTILINE)
-    (advice,) = (s for s in (ROOT / "docs/choosing.md").read_text().splitlines() if s.startswith(begin))
+    items = re.split(r"\n(?=- |\n)", (ROOT / "docs/choosing.md").read_text())
+    (advice,) = (" ".join(item.split()) for item in items if item.startswith(begin))
     quoted = re.findall(r"([a-z][a-z-]+)(?: and ([a-z]+))? (\d+\.\d)[,.]", advice)
     assert len(quoted) > 7
     for first, second, rank in quoted:
@@ -107,10 +113,10 @@ def test_the_numbers_of_published_cells_are_those_of_the_table():
     text = (ROOT / "results/graph/paper.md").read_text()
     cells = re.findall(r" \| [+-]\d+\.\d\d(?: ([▲▼]))?(?= \|)", text)
     near, above, below = cells.count(""), cells.count("▲"), cells.count("▼")
-    claims = (ROOT / "results/graph/README.md").read_text()
-    assert f"{near} of {len(cells)} are within two standard deviations" in claims
-    assert f"{above} are higher here and {below} lower" in claims
-    assert f"{near} of {len(cells)} published numbers" in (ROOT / "README.md").read_text()
+    claims = words(ROOT / "results/graph/README.md")
+    assert f" {near} of {len(cells)} " in claims
+    assert re.search(rf"\b{above} are higher\b.*\b{below} lower\b", claims)
+    assert f" {near} of {len(cells)} published numbers" in words(ROOT / "README.md")
 
 
 def test_the_number_of_other_poolings():
@@ -118,8 +124,8 @@ def test_the_number_of_other_poolings():
     from uotpool.zoo import ENTRIES
 
     others = sum(not name.startswith("uotp-") for name in ENTRIES)
-    assert f" {others} other poolings have the same call" in (ROOT / "README.md").read_text()
-    assert f" {others} other poolings" in (ROOT / "docs/index.md").read_text()
+    assert f" {others} other poolings" in words(ROOT / "README.md")
+    assert f" {others} other poolings" in words(ROOT / "docs/index.md")
 
 
 def test_readme_opens_with_the_two_commands():

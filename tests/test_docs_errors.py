@@ -51,7 +51,7 @@ NO_CODE = {"The kernels are not there": without_kernels, "PyTorch Geometric is n
 
 
 def said(function, *args):
-    """What it raises, as the last line of a traceback has it."""
+    """Return what the call raises, in the form of the last line of a traceback."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", uotpool.ConvergenceWarning)
         try:

@@ -26,7 +26,7 @@ each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], id
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
-    """These are about what comes out of values that `check` refuses."""
+    """Turn `check` off: these tests are about values that it refuses."""
     with uotpool.check(False):
         yield
 
@@ -53,7 +53,7 @@ def run(family: Any, seeds: Iterable[int]) -> None:
 
 
 def test_large_sets_are_large():
-    """As csrc/api.cpp has it."""
+    """The bound is that of csrc/api.cpp."""
     for seed in range(20):
         problem = large.draw(seed).problem
         most = int(problem.set_of[problem.present].bincount().max())

@@ -19,7 +19,7 @@ def leaves(B, N, D, seed=0):
 
 
 def unit(p):
-    """Back on the simplex, so that finite differences stay priors."""
+    """Project back on the simplex, so that finite differences stay priors."""
     return p / p.sum(-1, keepdim=True)
 
 

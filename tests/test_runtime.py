@@ -447,7 +447,7 @@ def test_compiled_by_inductor(dynamo):
 
 @needs_cxx
 def test_ragged_training_compiled_by_inductor(dynamo):
-    """Inductor's own scatters go wrong here, by 0.25 (src/uotpool/segments.py)."""
+    """Inductor's own scatters go wrong here, by 0.25 (src/uotpool/sets/segments.py)."""
     layer, index = UOTPooling(32, solver="badmm-q", K=2), torch.randint(9, (90,))
     X = torch.randn(90, 32, requires_grad=True)
     eager, compiled = (f(X, index, dim_size=9) for f in (layer, torch.compile(layer)))

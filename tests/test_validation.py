@@ -69,7 +69,7 @@ def resolve(*args):
 
 
 class Returns(nn.Module):
-    """A prior that makes of its input what it is told."""
+    """A prior that applies a given function to its input."""
 
     def __init__(self, f):
         super().__init__()
@@ -589,7 +589,7 @@ def test_a_mask_that_is_not_named(name, mask, place, argument):
 
 
 def test_a_mask_beside_offsets_is_named_too():
-    """The message was that index and ptr are one too many."""
+    """The message once complained of index and ptr together."""
     with pytest.raises(ValueError, match=r"^index: expected the set of each row.*mask="):
         uotpool.UOTPooling(4)(ROWS, ones(6, dtype=torch.bool), tensor([0, 3, 6]))
 

@@ -1,8 +1,8 @@
-"""Prints how two trees of tables differ: `python tools/compare_tables.py OLD NEW`.
+"""Print how two trees of tables differ: `python tools/compare_tables.py OLD NEW`.
 
-CSV files must be the same to the byte. Of Markdown and HTML pages we compare the words that a reader sees, as a
-change of the program may put them better. The status is 1 if a CSV file differs or one of the trees lacks a
-file that the other one has, else 0.
+CSV files must be the same to the byte. For Markdown and HTML pages we compare the words that a
+reader sees, since a new version may word them better. The status is 1 if a CSV file differs or one
+of the trees lacks a file that the other one has, else 0.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class _Words(HTMLParser):
 
 
 def words(path: Path) -> list[str]:
-    """The words of a page as a reader sees them."""
+    """Return the words of a page as a reader sees them."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".html":
         return text.split()
     page = _Words()
-    # An SVG picture inside of the page has its text in an attribute; only its digest could be compared.
+    # An SVG picture inside of the page has its text in an encoded attribute, so we leave it out.
     page.feed(re.sub(r"data:[\w/+;-]+,[\w/+=]*", "", text))
     page.close()
     return page.words
 
 
 def word_differences(old: list[str], new: list[str]) -> Iterator[str]:
-    """The words that were removed and added, with some words before them."""
+    """Yield the words that were removed and added, with some words before them."""
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
             before = " ".join(old[max(0, a - CONTEXT) : a])
@@ -60,13 +60,13 @@ def word_differences(old: list[str], new: list[str]) -> Iterator[str]:
 
 
 def tables(folder: Path) -> dict[str, Path]:
-    """The files of a tree that are tables or pages, by their path in it."""
+    """Return the files of a tree that are tables or pages, by their path in it."""
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     return {path.relative_to(folder).as_posix(): path for path in found}
 
 
 def compare(old: Path, new: Path) -> tuple[list[str], bool]:
-    """Lines that say what differs, and whether only words do."""
+    """Return lines that say what differs, and whether only words do."""
     before, after = tables(old), tables(new)
     lines = [f"{name}: only in {old}" for name in before if name not in after]
     lines += [f"{name}: only in {new}" for name in after if name not in before]

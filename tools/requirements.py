@@ -1,6 +1,6 @@
-"""Print the requirements of extras of the two packages here, for pip: `requirements.py EXTRA ...`.
+"""Print the requirements of extras of our two packages for pip: `requirements.py EXTRA ...`.
 
-`pip install --editable .[dev]` would build the packages once more to read them.
+`pip install --editable .[dev]` would build the packages once more to read the requirements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OWN = re.compile(r"(uotpool(?:-experiments)?)(?:\[([\w,]+)\])?$")
 
 
 def extras() -> dict[str, dict[str, list[str]]]:
-    """The extras of each package by their names."""
+    """Return the extras of each package by their names."""
     found = {}
     for path in (ROOT / "pyproject.toml", ROOT / "experiments" / "pyproject.toml"):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
@@ -24,7 +24,7 @@ def extras() -> dict[str, dict[str, list[str]]]:
 
 
 def requirements(names: list[str]) -> list[str]:
-    """What the extras of these names need, those of extras that they name too; each once."""
+    """Return the requirements of these extras, and of extras that they name, each once."""
     known = extras()
     todo = [(package, name) for name in names for package in known if name in known[package]]
     if missing := set(names) - {name for _, name in todo}:

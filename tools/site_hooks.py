@@ -1,7 +1,7 @@
-"""What mkdocs.yml cannot say: pages from outside of docs/, and the formulas of docstrings.
+"""Hooks of the site for what mkdocs.yml cannot do: pages from outside of docs/, and formulas in docstrings.
 
-Links are written as a git host needs them, from file to file of the repository. Here they are turned into links
-between pages, so that mkdocs can check each one.
+Links in the pages go from file to file of the repository, as a git host needs them. The hooks turn
+them into links between pages of the site, so that mkdocs can check each one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FENCE = re.compile(r"^( *```.*?^ *```[^\n]*$)", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.markdown_extensions.append(Formulas())  # mkdocs hands it on as it is
+    config.markdown_extensions.append(Formulas())  # mkdocs passes an object on as it is
     return config
 
 
@@ -56,7 +56,7 @@ def _tables(readme: Path) -> str:
 
 
 def _headed(table: str, place: Path, readme: Path) -> str:
-    """A table has no title of its own."""
+    """Put a heading above a table, which has no title of its own."""
     subject = readme.read_text().partition("\n")[0].removeprefix("# ")
     return f"# {subject}: {place.stem.replace('_', ' ')}\n\nOf [{subject.lower()}](README.md).\n\n{table}"
 
@@ -76,7 +76,7 @@ def _relink(place: Path, uri: str) -> Any:
 
 
 class Formulas(Extension):
-    """`.. math::` and :math:`...`, as docstrings have them, in MathML, which browsers draw themselves."""
+    """Turns `.. math::` and :math:`...` of docstrings into MathML, which browsers draw themselves."""
 
     def extendMarkdown(self, md: Markdown) -> None:
         md.preprocessors.register(_Formulas(md), "formulas", 25)  # after code blocks (26), before HTML (20)

@@ -248,7 +248,7 @@ def hostile_bags(rng: Random, folder: Path) -> Path:
 
 
 def command(*words: str) -> str:
-    """How it ends; its output must not have what a terminal obeys."""
+    """Say how the command ends; its output must not hold control characters."""
     out, err = io.StringIO(), io.StringIO()
     out.fileno = lambda: 1  # type: ignore[method-assign]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -303,7 +303,7 @@ KINDS: dict[str, tuple[Callable[[Random, Path], Path], Callable[[Path, Random], 
 
 
 def run(count: int, seed: int = 0) -> Counter[str]:
-    """So many cases, of the kinds in turn; how they ended. Raises on the first that ended otherwise."""
+    """Run so many cases, of each kind in turn; count how they ended. Raise at the first bad end."""
     ends: Counter[str] = Counter()
     _bound_memory()
     for case in range(count):

@@ -42,11 +42,11 @@ def call(capsys, *argv):
 
 
 def quiet(done: int, total: int) -> None:
-    """A report of progress to nobody."""
+    """Ignore a report of progress."""
 
 
 def numbers(result: Result) -> tuple[Any, ...]:
-    """What a run is judged by: all but its cost."""
+    """Return what two runs are compared by: everything but the cost."""
     return result.metrics, result.epochs, result.details, result.parameters
 
 
@@ -56,7 +56,7 @@ def row(pooling: str, dataset: str, metrics: dict[str, float], *, seed=0, fold=0
 
 
 def table_of_runs(values: dict[tuple[str, str, str], list[float]], **more: float) -> list[Row]:
-    """{(pooling, data set, protocol): accuracies by seed and fold} -> rows, five folds a seed."""
+    """{(pooling, data set, protocol): accuracies by seed and fold} -> rows, five folds per seed."""
     return [
         row(
             pooling,
@@ -100,7 +100,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(condition: Any, seconds: float, what: str) -> float:
-    """Seconds it took."""
+    """Wait, and return how many seconds it took."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() - start < seconds, f"after {seconds} s, not yet: {what}"

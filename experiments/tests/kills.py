@@ -58,7 +58,7 @@ def kill(driver: subprocess.Popen[bytes], rng: random.Random) -> str:
 
 
 def _wait_for_a_run(driver: subprocess.Popen[bytes], store: Path, before: int) -> None:
-    """Until it has finished another one."""
+    """Wait until the sweep has finished another run."""
     end = time.monotonic() + 300
     while driver.poll() is None and len(stored(store)) <= before:
         assert time.monotonic() < end, "no run was finished in five minutes"
@@ -66,7 +66,7 @@ def _wait_for_a_run(driver: subprocess.Popen[bytes], store: Path, before: int) -
 
 
 def run(count: int, seed: int = 0) -> dict[str, int]:
-    """Kill it so many times; what was done, by name. Raises if a run is lost, changed or done twice."""
+    """Kill the sweep so many times; count what was killed. Raise if a run is lost, changed or done twice."""
     rng, seeds = random.Random(seed), 2 + count
     total, done = 4 * 5 * seeds, {"kills": 0, "of a finished sweep": 0}
     with tempfile.TemporaryDirectory() as folder:

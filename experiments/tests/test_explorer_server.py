@@ -42,7 +42,7 @@ def running():
 
 
 def ask(address, path="", data=None, **headers):
-    """Status and body."""
+    """Return the status and the body."""
     request = urllib.request.Request(address + path, data, headers)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -134,7 +134,7 @@ def serving(*arguments):
 
 
 def test_on_all_addresses_a_foreign_host_header_is_refused():
-    """Over a real socket: any address literal was taken."""
+    """The server once accepted any address literal over a real socket."""
     with serving("0.0.0.0", 0, ["Box.Example"]) as address:
         here = address.replace("0.0.0.0", "127.0.0.1")
         found = {host: ask(here, Host=host)[0] for host in ("10.1.2.3", "evil.example", "8.8.8.8:80")}
@@ -153,7 +153,7 @@ def handlers():
 
 
 def test_half_a_request_is_given_up(monkeypatch):
-    """Also one that comes a byte at a time: each held a thread for ever."""
+    """So is a request that comes one byte at a time. Each once held a thread for ever."""
     monkeypatch.setattr(server, "RECEIVE", 1.5)
     with serving("127.0.0.1", 0) as address, contextlib.ExitStack() as clients:
         where = urlsplit(address)

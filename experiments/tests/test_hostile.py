@@ -1,4 +1,4 @@
-"""Files from elsewhere: what is wrong in them is said in words, and nothing in them is obeyed."""
+"""Files from elsewhere: an error says what is wrong in them, and nothing in them is obeyed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_runs_of_all_blocks_count_together(tmp_path, monkeypatch):
 
 
 def test_settings_are_checked_without_memory_for_the_pooling():
-    """64 x 1e12 numbers, which nobody has."""
+    """This pooling would need memory for 64 x 1e12 numbers."""
     (spec,) = sweep.expand("mil", "digits", "attention", folds=[0], settings={"hidden": 10**12})
     assert spec.options == {"hidden": 10**12}
     with pytest.raises(ValueError, match="settings: expected those of a pooling that can be made"):

@@ -162,7 +162,7 @@ def test_the_committed_results(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("task", ["mil", "graph", "image"])
 def test_committed_tables_are_those_of_the_runs(task, committed):
-    """So is the command under each of them, seen from the root of the project."""
+    """The command under each table is right too, seen from the root of the project."""
     (section,) = (section for section in committed.sections if section.manifest.task == task)
     found = section.manifest
     for shown in section.tables:
@@ -361,16 +361,15 @@ def test_counts_of_tests_in_readme_are_those_of_the_report(committed):
     words = " ".join((RESULTS.parent / "README.md").read_text().split())
     (line,) = [line for line in committed.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
     total, won, lost = re.search(r"(\d+) tests .*; (\d+) are won and (\d+) lost", line).groups()
-    assert f"{total} tests, {won} won and {lost} lost" in words
+    assert re.search(rf"\b{total} tests\b[^.]*\b{won}\b[^.]*\bwon\b[^.]*\b{lost}\b[^.]*\blost\b", words)
     shown = [shown for shown in committed.sections[0].tables if shown.entry.name.startswith("against_")]
     alike = [verdicts_of_uotp(one.entry.spec, one.table) for one in shown]
-    assert sum(counts.total() for counts in alike) == 420
-    assert "none in the 420 on bags tuned alike" in words
+    assert f" {sum(counts.total() for counts in alike)} tests " in words
     assert sum(counts["win"] + counts["loss"] for counts in alike) == 0
 
 
 def test_more_seeds_of_one_pooling_change_no_cell():
-    """It was the mean of whatever runs a pooling had: 81.5 beside 79.5 in README."""
+    """A cell was once the mean of whatever runs a pooling had: 81.5 beside 79.5 in README."""
     alike = {("mean", "x", "fair"): [0.5, 0.6, 0.7, 0.8, 0.9], ("max", "x", "fair"): [0.9, 0.8, 0.7, 0.6, 0.5]}
     more = alike | {("max", "x", "fair"): [*alike["max", "x", "fair"], *[0.1] * 5]}
     few, many = (results_table(table_of_runs(values), "fair") for values in (alike, more))

@@ -44,7 +44,7 @@ def test_metrics_of_no_opinion():
 
 
 def sample(*values: float) -> Sample:
-    """Five folds a seed."""
+    """Make a sample with five folds per seed."""
     return Sample({(i // 5, i % 5): value for i, value in enumerate(values)})
 
 
@@ -69,7 +69,7 @@ def test_samples_are_by_pooling_and_data_set():
 
 
 def test_holm_by_hand():
-    """Each p by the number of tests not yet decided, never less than one before it."""
+    """Each p is multiplied by the number of tests not yet decided, and is never less than the one before it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []

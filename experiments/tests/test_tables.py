@@ -187,7 +187,7 @@ def test_csv_is_read_back(rows, name):
 
 
 def test_a_csv_of_the_papers_protocol_is_called_optimistic(rows):
-    """It is committed by itself, without the notes below a table."""
+    """A CSV file is committed by itself, without the notes below a table."""
     assert "optimistic" in render(results_table(rows, "paper"), "csv")
 
 
@@ -411,7 +411,7 @@ def test_settings_of_a_pooling_side_by_side(store):
 
 
 def variant(settings, accuracies, pooling="uotp-sinkhorn"):
-    """A run of each accuracy, in the folds of seed 0, 1, ..."""
+    """Make one run per accuracy, in the folds of seed 0, 1, ..."""
     found = table_of_runs({(pooling, "musk2", "fair"): accuracies})
     return [
         dataclasses.replace(r, spec=dataclasses.replace(r.spec, settings=canonical(settings))) for r in found
@@ -438,8 +438,8 @@ def test_settings_that_vary_and_settings_that_are_fixed():
         ["uotp-sinkhorn", "pool.K=8", "60.00 ± 0.00"],
     ]
     table = settings_table(rows, vary=["pool.K"])
-    assert "runs a cell: 5 on musk2" in table.notes[0]  # and not the 10 of mean
-    assert "runs a cell: 2 on musk2" in settings_table(rows, vary=["pool_lr"]).notes[0]
+    assert "runs per cell: 5 on musk2" in table.notes[0]  # and not the 10 of mean
+    assert "runs per cell: 2 on musk2" in settings_table(rows, vary=["pool_lr"]).notes[0]
     assert first_columns(vary=["pool.K"], fixed={"lr": 0.1}) == [
         ["uotp-sinkhorn", "default", "80.00 ± 0.00"],
         ["uotp-sinkhorn", "pool.K=8", "90.00 ± 0.00"],

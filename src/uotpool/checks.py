@@ -1,9 +1,9 @@
-"""Validation: what is accepted, and errors that say what came.
+"""Validation of arguments, with errors that say what is accepted and what came.
 
-Shapes, dtypes, devices and names are checked on every call. Values that live in tensors are read where that
-is free, on the CPU outside a trace: `index`, `ptr`, the mask and tensor weights always. The contents of X, P
-and the priors are read under `check(True)`, on any device. On an accelerator `index`, `ptr` and the mask are
-asserted asynchronously instead.
+Shapes, dtypes, devices and names are checked on every call. Values that live in tensors are read
+where that is free, on the CPU outside a trace: `index`, `ptr`, the mask and tensor weights always.
+The contents of X, P and the priors are read under `check(True)`, on any device. On an accelerator
+`index`, `ptr` and the mask are asserted asynchronously instead.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class check:
 
 
 def values_checked(x: Tensor) -> bool:
-    """Whether `check(True)` is on and the values of x can be looked at here at all."""
+    """Return whether `check(True)` is on and the values of x can be read here at all."""
     return _enabled and has_values(x)
 
 
 def readable(x: Tensor) -> bool:
-    """Whether looking at the values of x is free: on the CPU, outside a trace."""
+    """Return whether reading the values of x is free: on the CPU, outside a trace."""
     return x.device.type == "cpu" and has_values(x)
 
 
@@ -58,7 +58,7 @@ def has_values(x: Tensor) -> bool:
 
 
 def describe(x: object) -> str:
-    """What came, in a few words."""
+    """Describe an argument in a few words."""
     if isinstance(x, Tensor):
         dtype = str(x.dtype).removeprefix("torch.")
         kind = "" if x.layout == torch.strided else f"{str(x.layout).removeprefix('torch.')} "
@@ -71,7 +71,7 @@ def describe(x: object) -> str:
 
 
 def fail(name: str, accepted: str, came: object, error: type[Exception] = ValueError) -> None:
-    """Raise: the argument, what is accepted, what came."""
+    """Raise an error that names the argument, what is accepted and what came."""
     raise error(f"{name}: expected {accepted}, got {describe(came)}")
 
 
@@ -107,9 +107,10 @@ def same_device(name: str, x: Tensor, X: Tensor) -> None:
 
 
 def one_device(operator: str, *tensors: Tensor | None) -> None:
-    """For an operator that anyone can call: torch hands one with a single meta tensor to the shape function.
+    """Refuse tensors on several devices, in operators that anyone can call.
 
-    That one fills nothing, so the result would be whatever the memory held before.
+    With a single meta tensor among the arguments torch calls the shape function, which fills
+    nothing, so the result would be whatever the memory held before.
     """
     devices = {str(x.device) for x in tensors if x is not None}
     if len(devices) > 1:
@@ -126,7 +127,7 @@ def integers(name: str, x: Tensor) -> None:
 
 
 def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.float64) -> float:
-    """A weight given as a number, in the range of the dtype it is used in."""
+    """Return a weight that is given as a number; refuse one outside of the range of the dtype."""
     accepted = f"a finite number {'> 0' if positive else '>= 0'}"
     if isinstance(x, bool) or not isinstance(x, numbers.Real):
         fail(name, accepted, x, TypeError)
@@ -139,7 +140,7 @@ def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.floa
 
 
 def _range(dtype: torch.dtype, positive: bool) -> tuple[float, float]:
-    """What is neither 0 (where it is divided by) nor infinite in the dtype."""
+    """Return the range of numbers that are neither infinite nor, for a divisor, 0 in the dtype."""
     info = torch.finfo(dtype)
     return info.tiny if positive else 0.0, info.max
 
@@ -155,7 +156,7 @@ def count(name: str, x: Any, least: int, also: str = "") -> int:
 
 
 def converged(K: object, *, optional: bool = True) -> bool:
-    """Whether K is "converged"; else it is a number of modules, or an error."""
+    """Return whether K is "converged"; refuse what is neither that nor a number of modules."""
     if isinstance(K, str) and K == "converged":
         return True
     if K is not None or not optional:
@@ -164,7 +165,7 @@ def converged(K: object, *, optional: bool = True) -> bool:
 
 
 def weight_values(name: str, x: Tensor, *, positive: bool, dtype: torch.dtype) -> None:
-    """A weight given as a tensor: in the range of the dtype it is used in, where that can be seen."""
+    """Refuse a tensor of weights with values outside of the range of the dtype, where values can be read."""
     if x.numel() == 0 or torch.compiler.is_compiling() or x.is_meta:
         return
     low, high = _range(dtype, positive)
@@ -189,7 +190,7 @@ def index_values(index: Tensor, num_sets: int) -> None:
 
 
 def mask_values(mask: Tensor, accepted: str) -> None:
-    """0 and 1 only: an additive mask (0 to keep, -inf to drop) would be read the wrong way round."""
+    """Refuse values other than 0 and 1: an additive mask (0 to keep, -inf to drop) would mean the opposite."""
     good = (mask == 0) | (mask == 1)
     if readable(mask):
         if not bool(good.all()):
@@ -225,7 +226,7 @@ def plan_values(P: Tensor) -> None:
 
 
 def distribution(name: str, total: Tensor, least: Tensor, dtype: torch.dtype) -> None:
-    """Sums of 1 (of the sets that have samples) and no negative entry."""
+    """Refuse negative entries, and sums other than 1 in sets that have samples."""
     if least.numel() and not bool((least >= 0).all()):
         raise ValueError(f"{name}: expected probabilities >= 0, got {float(least.min())}")
     off = (total - 1).abs()

@@ -21,20 +21,20 @@ from uotpool.plaintext import visible
 from uotpool.solvers import SOLVERS
 from uotpool.zoo import ENTRIES, build
 
-# Other packages add commands: each names a function (commands) -> None in this group of entry points.
+# Other packages add commands by a function (commands) -> None in this group of entry points.
 COMMANDS = "uotpool.commands"
 EXPERIMENTS = "uotpool-experiments"
 OF_EXPERIMENTS = (
     *("demo", "run", "sweep", "table", "tables", "same-code", "report", "export", "figure", "datasets"),
     "explore",
 )
-BROKEN_PIPE = 128 + 13  # as a shell says of a program that SIGPIPE ended
+BROKEN_PIPE = 128 + 13  # the status that a shell gives a program that SIGPIPE ended
 INTERRUPTED = 130
-CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a full disk or quota, a device that fails
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # full disk or quota, or a failing device
 
 
 def info() -> str:
-    """Versions, and which implementations can be used here."""
+    """Describe the versions, and the implementations that can be used here."""
     lines = [
         f"uotpool {uotpool.__version__}",
         f"python  {platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -56,7 +56,7 @@ def info() -> str:
 
 
 def poolings(dim: int, hidden: int | None) -> str:
-    """The poolings of the zoo, a line each."""
+    """List the poolings of the zoo, one per line."""
     rows = [("name", "out_dim", "parameters", "edges", "code", "paper", "formula")]
     for name, entry in ENTRIES.items():
         facts = ("?", "?", "?")
@@ -84,14 +84,14 @@ def _version(package: str) -> str | None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Options by their whole names only: where there is no `--store` it must not be read as `--stored`."""
+    """Takes options by their whole names only: a command without `--store` must not read it as `--stored`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False} | options)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of our commands and of those that other packages add."""
+    """Make the parser of our commands and of those that other packages add."""
     added = _added_commands()
     names = ", ".join(OF_EXPERIMENTS)
     more = f"`pip install {EXPERIMENTS}` adds commands that train and compare poolings: {names}."
@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     if not added:
         commands.metavar = "{info,poolings}"
         for name in OF_EXPERIMENTS:
-            # No prefix: options are taken as they are, whatever they may be.
+            # No option has this prefix, so all arguments are taken as they are.
             elsewhere = commands.add_parser(name, prefix_chars="\0", add_help=False)
             elsewhere.add_argument("rest", nargs=argparse.REMAINDER)
             elsewhere.set_defaults(elsewhere=True)
@@ -114,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _added_commands() -> list[Callable[[Any], None]]:
-    """What other packages add; without those that lack a package which they need."""
+    """Return what other packages add, except where a package that they need is missing."""
     found = []
     for entry_point in metadata.entry_points(group=COMMANDS):
         try:
@@ -128,19 +128,19 @@ def _added_commands() -> list[Callable[[Any], None]]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command; whatever becomes of what it writes, it ends without a traceback."""
+    """Run the command, and end without a traceback if its output cannot be written."""
     if sys.stdout is None:
         sys.exit("uotpool: error: expected an open standard output, got a closed one")
     try:
         try:
             _main(argv)
-        finally:  # here, and not at the end of Python, which would complain of it
+        finally:  # flush here: at its end Python would complain of an error
             sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
         _forget_output()
         sys.exit(BROKEN_PIPE)
     except OSError as error:
-        if error.errno not in CANNOT_WRITE:  # nothing that a user can mend
+        if error.errno not in CANNOT_WRITE:  # the user cannot mend it
             raise
         _forget_output()
         sys.exit(f"uotpool: error: cannot write the output: {error}")
@@ -158,7 +158,7 @@ def _main(argv: list[str] | None) -> None:
         status = _run(args)
     except BrokenPipeError:
         raise
-    except ValueError as error:  # an argument, what a file holds, an environment variable
+    except ValueError as error:  # a wrong argument, file or environment variable
         parser.exit(2, _message(args, error))
     except OSError as error:
         if not _of_a_file(error):
@@ -166,14 +166,14 @@ def _main(argv: list[str] | None) -> None:
         parser.exit(2, _message(args, error))
     except ModuleNotFoundError as error:
         parser.exit(1, _message(args, error))
-    except KeyboardInterrupt:  # outside of a sweep, which stops its workers itself
+    except KeyboardInterrupt:  # a sweep answers Ctrl-C itself
         parser.exit(INTERRUPTED, "stopped\n")
     if status is not None:
         sys.exit(status)
 
 
 def _run(args: argparse.Namespace) -> int | None:
-    """The command; its exit status if it has one to say."""
+    """Run the command; return its exit status if it has one."""
     if args.command == "info":
         print(info())
     elif args.command == "poolings":
@@ -185,24 +185,25 @@ def _run(args: argparse.Namespace) -> int | None:
 
 
 def _of_a_file(error: OSError) -> bool:
-    """Whether it names a file, or is in words (no number): of this package, or of a reader of damaged files.
+    """Return whether the error names a file, or is in words (without a number), as those of this package are.
 
-    A number without a file is a bug, a descriptor that is closed, say, and is shown with its traceback.
+    An error with a number but without a file, such as a closed descriptor, is a bug and gets a
+    traceback.
     """
     return error.filename is not None or error.errno is None or error.errno in CANNOT_WRITE
 
 
 def _message(args: argparse.Namespace, error: Exception) -> str:
-    """A file may have put something into it that a terminal would obey."""
+    """Make the message printable: a file may have put something into it that a terminal would obey."""
     text = visible(str(error), kept="\n")
     return f"uotpool {args.command}: error: {text}\n"
 
 
 def _forget_output() -> None:
-    """Nobody reads what is left in the buffer: without this Python would complain of it at its end."""
+    """Drop the output that nobody reads; Python would complain of it at its end."""
     try:
         output = sys.stdout.fileno()
-    except (AttributeError, io.UnsupportedOperation):  # in memory, of a test runner or an editor
+    except (AttributeError, io.UnsupportedOperation):  # an output in memory, as in a test runner or an editor
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, output)

@@ -1,4 +1,4 @@
-"""The functions: validate, lay out, choose an implementation, call it."""
+"""The public functions. Each validates, lays out its input, and calls the implementation that it chooses."""
 
 from __future__ import annotations
 
@@ -35,35 +35,42 @@ def uot_plan(
     formulation: str = "exact",
     impl: str = "auto",
 ) -> Tensor:
-    r"""Transport plan of each set.
+    r"""Compute the transport plan of each set.
 
     .. math::
         \min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
         + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
-    with R entropic, sum P (log P - 1), for the solvers "sinkhorn" and "badmm-e", and quadratic, sum P^2, for
-    "badmm-q".
+    with R entropic, sum P (log P - 1), for the solvers "sinkhorn" and "badmm-e", and quadratic, sum
+    P^2, for "badmm-q".
 
     Args:
-        X: samples as rows, floating: (B, N, D), or (M, D) with `index` or `ptr`; (N, D) alone is one set.
-        alpha0: weight of R, > 0: a number, or one value a module. The last one forms the plan.
+        X: samples as rows, floating: (B, N, D), or (M, D) with `index` or `ptr`; (N, D) alone is
+            one set.
+        alpha0: weight of R, > 0: a number, or one value per module. The last one forms the plan.
         alpha1: weight of the feature marginal's KL, >= 0 (0: that marginal is free).
         alpha2: weight of the sample marginal's KL, >= 0.
         rho: step of Bregman ADMM, > 0. Only for "badmm-e" and "badmm-q", and needed there unless
             `K="converged"`; `suggest_rho` suggests one.
         p0: prior over features, positive, (D,) or (B, D). Default: uniform.
-        q0: prior over samples, (B, N) or (M,). A sample of prior 0 is absent. Default: uniform. Any other
-            prior below 1e-31 (1e-292 in float64), here and in p0, counts as that one, without gradient.
+        q0: prior over samples, (B, N) or (M,). A sample of prior 0 is absent. Default: uniform. Any
+            other prior below 1e-31 (1e-292 in float64), here and in p0, counts as that one, without
+            gradient.
         index: set of each row, (M,), in any order.
-        ptr: offsets of the sets, (B + 1,), rows of a set together.
-        dim_size: number of sets B; keeps trailing empty sets, and saves a wait on a GPU with `index`.
-        mask: True (or 1) where a sample is present, (B, N) or (M,). What padding holds is never read.
+        ptr: offsets of the sets, (B + 1,), for rows that lie set by set.
+        dim_size: number of sets B; keeps trailing empty sets, and saves a wait on a GPU with
+            `index`.
+        mask: True (or 1) where a sample is present, (B, N) or (M,). What padding holds is never
+            read.
         solver: "sinkhorn", "badmm-e" or "badmm-q".
-        K: number of modules; default: the length of the weights, 4 if all are numbers. "converged": the
-            optimum to a duality gap of `tol`, differentiated implicitly; one value a weight, no `rho`.
+        K: number of modules; default: the length of the weights, 4 if all are numbers. "converged"
+            gives the optimum to a duality gap of `tol`, differentiated implicitly, from one value
+            per weight and no `rho`.
         tol: largest duality gap with `K="converged"`; default 1e-12 in float64, 1e-6 in float32.
-        max_iter: Newton steps with `K="converged"` (default 200); a `ConvergenceWarning` if not enough.
-        formulation: "exact", or "paper" for the algorithms as published, which solve another problem.
+        max_iter: most Newton steps with `K="converged"` (default 200); a `ConvergenceWarning` if
+            too few.
+        formulation: "exact", or "paper" for the algorithms as published, which solve another
+            problem.
         impl: "auto", "cpu" (the fused kernels) or "reference"; see `resolve_impl`.
 
     Returns:
@@ -102,8 +109,8 @@ def uot_pool(
     Args:
         X, alpha0, alpha1, alpha2, rho, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
         solver, K, tol, max_iter, formulation, impl: as in `uot_plan`.
-        readout: "conditional" is the formula above (the paper's eq. 4). "authors" is D sum_n X P, what the
-            authors' runs put out; only with `formulation="paper"`.
+        readout: "conditional" is the formula above (the paper's eq. 4). "authors" is D sum_n X P,
+            the output of the authors' runs; only with `formulation="paper"`.
 
     Returns:
         (B, D) in the dtype of X; zeros for an empty set.
@@ -130,7 +137,7 @@ def duality_gap(
     mask: Tensor | None = None,
     regularizer: str = "entropic",
 ) -> Tensor:
-    r"""How far the objective of a plan, from any solver, is from the optimum: a certificate.
+    r"""Certify how far the objective of a plan, from any solver, is from the optimum.
 
     With :math:`Y = X - \alpha_1 \log(\sum_n P / p_0) - \alpha_2 \log(\sum_d P / q_0)`,
 
@@ -139,17 +146,18 @@ def duality_gap(
         \text{quadratic: } \alpha_0 \sum (P - Q)^2 + 2 (P - Q)(Q - Y / 2\alpha_0),\
         Q = \text{proj}_\Delta(Y / 2\alpha_0)
 
-    Both are >= 0 and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity; so a
-    float32 plan whose rows underflow does, though its logarithm may be optimal: certify in float64.
+    Both are >= 0, and 0 exactly at the optimum. A marginal of zero under a positive prior gives
+    infinity. That includes a float32 plan whose rows underflow, though its logarithm may be
+    optimal: certify in float64.
 
     Args:
         X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
-        P: plan in the layout of X, >= 0; another mass than 1 is normalised first.
+        P: plan in the layout of X, >= 0. It is first normalised to mass 1.
         alpha0, alpha1, alpha2: one value each.
         regularizer: "entropic" or "quadratic".
 
     Returns:
-        (B,), float64: it measures small differences. 0 for an empty set.
+        (B,), in float64, as it measures small differences; 0 for an empty set.
     """
     given = {"p0": p0, "q0": q0, "index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
     problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, **given)
@@ -171,7 +179,7 @@ def objective(
     mask: Tensor | None = None,
     regularizer: str = "entropic",
 ) -> Tensor:
-    r"""The value of the problem at a plan of mass 1, which is what `uot_plan` minimises.
+    r"""Compute the value of the problem at a plan of mass 1, which is what `uot_plan` minimises.
 
     Args:
         X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
@@ -197,7 +205,7 @@ def _with_plan(
     q0: Any,
     **layout: Any,
 ) -> tuple[SolverInput, Tensor]:
-    """The problem of a plan that is given, and the plan, both in float64."""
+    """Return the problem of a given plan, and the plan, both in float64."""
     checks.one_of("regularizer", regularizer, REGULARIZERS)
     checks.tensor("X", X, "a floating tensor")
     checks.floating("P", P, "a floating tensor of the shape of X")
@@ -215,7 +223,7 @@ def _with_plan(
 
 
 class PlanStats(NamedTuple):
-    """What a plan does, one value a set; see `plan_stats`."""
+    """What a plan does, one value per set; see `plan_stats`."""
 
     mass: Tensor
     feature_deviation: Tensor
@@ -233,7 +241,7 @@ def plan_stats(
     dim_size: int | None = None,
     mask: Tensor | None = None,
 ) -> PlanStats:
-    """Does the layer do more than mean pooling, and how far are the marginals from the priors?
+    """Measure how far a plan is from mean pooling, and how far its marginals are from the priors.
 
     Args:
         P: plan, in any layout of `uot_plan`.
@@ -244,9 +252,9 @@ def plan_stats(
         mass: sum of P.
         feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
         sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
-        divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log N is
-            max pooling (one sample for each feature). Features that are constant in a set count too, though
-            how they are weighed changes nothing.
+        divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log
+            N is max pooling (one sample per feature). Features that are constant in a set count
+            too, though their weights change nothing.
     """
     P, sets = as_sets(P, index, ptr, dim_size, mask, torch.float64, name="P")
     if checks.values_checked(P):
@@ -269,16 +277,17 @@ def plan_stats(
 
 
 def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spread: float = 1.0) -> float:
-    """A step for Bregman ADMM that is near the best one at K = 4 to 16 over weights of 1e-2 to 1e2.
+    """Suggest a step for Bregman ADMM that is near the best one at K = 4 to 16 over weights of 1e-2 to 1e2.
 
-    With m the harmonic mean of alpha1 and alpha2 it is min(alpha0 + spread, m) for "badmm-e" and
-    min(spread, m / 2) for "badmm-q", but not below spread / 10. `docs/choosing.md` has the evidence.
+    With m the harmonic mean of alpha1 and alpha2, the step is min(alpha0 + spread, m) for "badmm-e"
+    and min(spread, m / 2) for "badmm-q", but at least spread / 10. `docs/choosing.md` has the
+    evidence.
 
     Args:
         solver: "badmm-e" or "badmm-q".
         alpha0, alpha1, alpha2: the weights, a number or a tensor of one.
-        spread: standard deviation of the entries of X. A larger rho moves the plan by less than X / rho a
-            step, so it stays near the priors; a much smaller one overshoots.
+        spread: standard deviation of the entries of X. With a larger rho the plan moves by less
+            than X / rho per step and stays near the priors; with a much smaller one it overshoots.
     """
     checks.one_of("solver", solver, tuple(name for name, known in SOLVERS.items() if known.needs_rho))
     numbers = (float(x.detach()) if isinstance(x, Tensor) else x for x in (alpha0, alpha1, alpha2, spread))

@@ -1,4 +1,4 @@
-"""From what a user passes to what a solver takes: rows, sets, log priors, weights. Validates on the way."""
+"""Turn what a user passes into what a solver takes (rows, sets, log priors, weights), and validate it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_sets(
     dtype: torch.dtype | None = None,
     name: str = "X",
 ) -> tuple[Tensor, Sets]:
-    """X in the solver's dtype (at least float32) with absent rows zeroed, and its sets."""
+    """Return X in the solver's dtype (at least float32) with absent rows zeroed, and its sets."""
     if not (isinstance(X, Tensor) and X.dtype in _DTYPES and X.dim() in (2, 3) and X.shape[-1] > 0):
         _refuse(name, X)
     if X.is_nested or X.layout != torch.strided:
@@ -91,7 +91,7 @@ def _check_layout(index: Tensor | None, ptr: Tensor | None, dim_size: int | None
 
 
 def _no_mask(argument: str, given: object) -> None:
-    """Other libraries take the mask as the second argument, where ours, as PyG's, have `index`."""
+    """Refuse a mask in another place: other libraries take it second, where we, like PyG, have `index`."""
     if isinstance(given, Tensor) and (given.dtype == torch.bool or given.dim() == 2):
         accepted = {
             "index": "the set of each row, 1-d integers (M,)",
@@ -102,7 +102,7 @@ def _no_mask(argument: str, given: object) -> None:
 
 
 def _ptr(X: Tensor, ptr: Tensor, dim_size: int | None) -> Tensor:
-    """The offsets as int64."""
+    """Return the offsets as int64."""
     checks.integers("ptr", ptr)
     checks.same_device("ptr", ptr, X)
     if ptr.shape[0] < 1:
@@ -114,7 +114,7 @@ def _ptr(X: Tensor, ptr: Tensor, dim_size: int | None) -> Tensor:
 
 
 def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[Tensor, int]:
-    """Set of each row as int64, and the number of sets."""
+    """Return the set of each row as int64, and the number of sets."""
     checks.integers("index", index)
     checks.same_device("index", index, X)
     if index.shape[0] != X.shape[0]:
@@ -126,7 +126,7 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
 
 
 def _present(mask: Tensor, X: Tensor) -> Tensor:
-    """The mask as bool, in the shape of a per-sample value."""
+    """Return the mask as bool, in the shape of a per-sample value."""
     accepted = f"a bool or 0/1 tensor of shape {tuple(X.shape[:-1])}"
     checks.tensor("mask", mask, accepted)
     if mask.is_complex():
@@ -143,7 +143,10 @@ def _present(mask: Tensor, X: Tensor) -> Tensor:
 def log_priors(
     X: Tensor, sets: Sets, p0: Tensor | None, q0: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None, Sets]:
-    """log p0, (D,) or (B, D), and log q0 as v, 0 at absent rows; None if uniform. The sets without prior 0."""
+    """Return log p0, (D,) or (B, D), log q0 as v, 0 at absent rows, and the sets without samples of prior 0.
+
+    A uniform prior is None.
+    """
     D = X.shape[-1]
     log_p0 = None
     if p0 is not None:
@@ -156,8 +159,7 @@ def log_priors(
             checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
-        # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative one is an error that
-        # shows.
+        # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative prior becomes NaN.
         p0 = p0.to(X.dtype)
         log_p0 = _log(torch.where(p0 < 0, torch.nan, p0))
 
@@ -173,12 +175,12 @@ def log_priors(
         q0_there = sets.fill_absent(q0, 0.0)
         total = sets.sum_n(q0_there)
         checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
-    sets = sets.restrict(~(q0 <= 0))  # a prior of NaN is there, and spoils its set
+    sets = sets.restrict(~(q0 <= 0))  # a sample whose prior is NaN stays, and makes its set NaN
     return log_p0, _log(sets.fill_absent(q0, 1.0)), sets
 
 
 def _log(prior: Tensor) -> Tensor:
-    """Log of a prior, or of the least one (1e-31 in float32): below, what is divided by it soon overflows."""
+    """Return the log of a prior, at least 1e-31 in float32: divisions by smaller priors overflow."""
     limits = torch.finfo(prior.dtype)
     return prior.clamp_min(limits.tiny / limits.eps).log()
 
@@ -186,7 +188,7 @@ def _log(prior: Tensor) -> Tensor:
 def resolve_weights(
     X: Tensor, solver: Solver, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
 ) -> Tensor:
-    """The weights as rows of a tensor (3 or 4, K) in the dtype and on the device of X; K = 1 if "converged"."""
+    """Return the weights as rows of a tensor (3 or 4, K) like X; K = 1 if "converged"."""
     given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
     converged = checks.converged(K)
     if solver.needs_rho and not converged:
@@ -226,7 +228,7 @@ def _number(name: str, value: object, X: Tensor) -> float | None:
 
 
 def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
-    """A weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
+    """Return a weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
     if not isinstance(value, (Tensor, list, tuple, numbers.Real)):
         bound = "> 0" if positive else ">= 0"
         checks.fail(name, f"a finite number {bound}, or a list, tuple or tensor of them", value, TypeError)

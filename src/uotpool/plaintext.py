@@ -1,18 +1,18 @@
-"""Foreign text for a terminal or a file: what a terminal would obey, or nobody would see, is spelled out."""
+"""Make foreign text safe for a terminal or a file: control and invisible characters are spelled out."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Control characters; those that turn the direction of writing or are not seen; ends of lines and paragraphs;
-# halves of a pair, which cannot be written.
+# Control characters; characters that change the direction of writing or are invisible; ends of
+# lines and paragraphs; and lone surrogates, which cannot be written.
 HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 
 
 def visible(text: str, kept: str = "") -> str:
-    """The text on one line, with `\\x1b` in place of an escape character; characters in `kept` stay.
+    """Return the text on one line, with `\\x1b` in place of an escape character; characters in `kept` stay.
 
-    Of what Python and this package write themselves nothing changes.
+    Texts that Python and this package write themselves do not change.
     """
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""What a solver is given: one transport problem for each set of a batch."""
+"""The input of a solver: one transport problem per set of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOOR = 1e-6
 
 
 def positive(raw: Tensor) -> Tensor:
-    """The weight of a parameter, in at least float32: softplus(raw) + FLOOR."""
+    """Return the weight of a parameter, softplus(raw) + FLOOR, in at least float32."""
     if raw.dtype.itemsize < 4:
         raw = raw.float()
     return functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
@@ -34,7 +34,7 @@ class LearnedWeights(NamedTuple):
     K: int
 
     def rows(self) -> Tensor:
-        """The weights as `Problem.weights` has them."""
+        """Return the weights as `Problem.weights` has them."""
         return positive(torch.stack(self.raw)).expand(len(self.raw), self.K)
 
 
@@ -55,12 +55,13 @@ class Problem(NamedTuple):
     """The sets of a batch with their priors and weights; `inputs` builds one from what a user passes.
 
     Attributes:
-        X: samples as rows in the layout of `sets`, contiguous, at least float32. Absent rows hold zeros.
+        X: samples as rows in the layout of `sets`, contiguous, at least float32. Absent rows hold
+            zeros.
         sets: which rows belong to which set.
         log_p0: log prior over features, (D,) or (B, D); None: uniform.
         log_q0: log prior over samples, shape v of `sets`; None: uniform.
         weights: one row per weight of the solver, one column per module; or the parameters behind them.
-        scale: one number s: the plan is that of s X, and X is pooled by it. None: 1.
+        scale: one number s. The plan is that of s X, and X is pooled by this plan. None: 1.
     """
 
     X: Tensor
@@ -76,22 +77,22 @@ class Problem(NamedTuple):
         return weights.K if isinstance(weights, LearnedWeights) else weights.shape[1]
 
     def weight_rows(self) -> Tensor:
-        """The weights as rows of one tensor, whatever they were given as."""
+        """Return the weights as rows of one tensor, whatever they were given as."""
         weights = self.weights
         return weights.rows() if isinstance(weights, LearnedWeights) else weights
 
     def scaled(self) -> Problem:
-        """The same plan, with the scale multiplied into X."""
+        """Return the problem with the same plan and the scale multiplied into X."""
         return self if self.scale is None else self._replace(X=self.scale * self.X, scale=None)
 
     def to_solve(self) -> SolverInput:
-        """The problem in the shapes that the readable solvers compute with."""
+        """Return the problem in the shapes that the readable solvers compute with."""
         X, sets, log_p0, log_q0, *_ = self.scaled()
         return SolverInput(X, sets, *sets.log_priors(X, log_p0, log_q0), Weights(*self.weight_rows().unbind()))
 
 
 class SolverInput(NamedTuple):
-    """A problem with nothing left open: priors laid out against X, weights by name.
+    """A problem with no defaults left: priors in the shapes of `sets`, weights by name.
 
     Attributes:
         X: samples as rows; absent rows hold finite filler.
@@ -108,10 +109,13 @@ class SolverInput(NamedTuple):
     w: Weights
 
     def start(self) -> Tensor:
-        """log P before the first module, the same for all solvers: mean pooling for uniform priors."""
+        """Return log P before the first module.
+
+        It is the same for all solvers: mean pooling for uniform priors.
+        """
         log_P = self.sets.to_rows(self.log_p0) + self.log_q0
         return log_P - self.sets.to_rows(self.sets.logsumexp_all(log_P))
 
     def zero_potentials(self) -> tuple[Tensor, Tensor]:
-        """u = 0 and v = 0."""
+        """Return u = 0 and v = 0."""
         return torch.zeros_like(self.log_p0), torch.zeros_like(self.log_q0)

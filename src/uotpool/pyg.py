@@ -1,4 +1,4 @@
-"""PyTorch Geometric: the same names as `uotpool.integrations.pyg`."""
+"""PyTorch Geometric: re-exports the names of `uotpool.integrations.pyg`."""
 
 from uotpool.integrations.pyg import UOTAggregation
 

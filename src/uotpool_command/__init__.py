@@ -1,6 +1,7 @@
-"""What the command `uotpool` starts with: a package of its own, as importing `uotpool` imports torch.
+"""The start of the command `uotpool`, in a package of its own, as importing `uotpool` imports torch.
 
-That takes seconds, and Ctrl-C within them would end in a traceback out of whatever was being imported.
+That takes seconds, and Ctrl-C within them would end in a traceback from whatever was being
+imported.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """`uotpool.cli.main`, with Ctrl-C answered from the first moment on."""
+    """Run `uotpool.cli.main`, and answer Ctrl-C from the first moment on."""
     before = signal.signal(signal.SIGINT, _stop)
     from uotpool.cli import main as run  # noqa: PLC0415 - takes seconds
 
@@ -22,6 +23,6 @@ def main() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # No exception: an import may catch it, and go on without what it was about to import.
+    # We raise no exception: an import may catch it and go on without the module that it was importing.
     os.write(2, b"stopped\n")
     os._exit(INTERRUPTED)

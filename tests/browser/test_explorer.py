@@ -74,7 +74,7 @@ def number(page, name):
 
 
 def change(page, what, name="plan", key="z"):
-    """Do something, and wait until another picture is there: before, after."""
+    """Do something, and wait until another picture is there; return the values before and after."""
     before = values(page, name, 0, key)
     text = page.evaluate(f"JSON.stringify(({VALUES})(['{name}', 0, '{key}']))")
     what()
@@ -84,7 +84,7 @@ def change(page, what, name="plan", key="z"):
 
 
 def settle(page):
-    """Until no callback is on its way, and none has been for a while: one may start the next."""
+    """Wait until no callback has been on its way for a while, since one may start the next."""
     page.evaluate("calls.last = performance.now()")
     page.wait_for_function("calls.open === 0 && performance.now() - calls.last > 500")
 

@@ -74,9 +74,9 @@ def check(case: Case) -> Found:
 
 
 def certified_gap(c: sets.Case, **how: Any) -> tuple[float, float]:
-    """The largest of the plan in float64, and what rounding may make of one.
+    """Return the largest gap of the plan in float64, and the gap that rounding alone may cause.
 
-    It is infinite where a marginal underflows, which says nothing.
+    The gap is infinite where a marginal underflows, which says nothing.
     """
     p = c.problem
     given: dict[str, Any] = dict(p.layout)
@@ -93,10 +93,10 @@ def certified_gap(c: sets.Case, **how: Any) -> tuple[float, float]:
 
 
 def identities(c: sets.Case, results: dict[str, Tensor]) -> dict[str, float]:
-    """What is left of two identities, in units of their terms.
+    """Return the residuals of two identities, in units of their terms.
 
-    A constant added to X is added to what is pooled, and changes no plan. X and all weights times a factor is
-    what is pooled times that factor, and the same plan: Euler's identity.
+    A constant added to X is added to the pooled output, and changes no plan. A factor on X and on all
+    weights multiplies the pooled output, and changes no plan either (Euler's identity).
     """
     value, dX = results["value"].double(), results["X"].double()
     cotangent = randn(*value.shape, seed=11)

@@ -1,4 +1,4 @@
-"""Sets that the kernels work on where they lie, instead of in a copy; the checks are those of small ones."""
+"""Large sets, on which the kernels work in place instead of in a copy; the checks are those of small sets."""
 
 from __future__ import annotations
 

@@ -118,13 +118,13 @@ def solved(
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
-    """Names of what is not the same in every bit."""
+    """Return the names of results that differ in some bit."""
     assert a.keys() == b.keys()
     return [name for name in a if not torch.equal(a[name], b[name])]
 
 
 def modules(solver: str, K: int, seed: int = 0) -> Weights:
-    """Weights between 0.3 and 3, of each module its own."""
+    """Draw weights between 0.3 and 3, different in each module."""
     return [None if w is None else w.detach().float().double() for w in module_weights(solver, K, seed)]
 
 

@@ -191,7 +191,7 @@ def fenced(t: Tensor | None, keep: list[Fenced]) -> int | None:
 
 
 def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
-    """A good one, with arrays of exactly the size that it says."""
+    """Make a good call, with arrays of exactly the size that it says."""
     dtype, code = rng.choice([(torch.float32, 0), (torch.float64, 1)])
     B, N, D = grouping(rng)
     solver, K, plan, M = rng.randrange(3), rng.choice([1, 2, 5]), rng.randrange(2), B * N
@@ -239,7 +239,7 @@ NOT_READ = {"p0_shared"}  # any value but 0 is true
 
 
 def spoil_call(rng: random.Random, call: Any) -> bool:
-    """Whether the call is wrong now."""
+    """Spoil the call; return whether it is wrong now."""
     sizes = [name for name, kind in call._fields_ if kind is ctypes.c_int64 and name not in NOT_READ]
     arrays = [name for name, kind in call._fields_ if kind is ctypes.c_void_p]
     way = rng.choice(["size", "size", "null", "offset", "ptr", "rows"])

@@ -169,7 +169,7 @@ def test_bags_of_several_chunks(solver, case):
 @pytest.mark.parametrize("layout", ["index", "ptr"])
 @each_solver
 def test_large_and_small_bags_together(solver, layout):
-    """The large ones by the team, the small ones each by a thread, and empty ones between."""
+    """All threads share a large bag, each small bag has one thread, and empty bags are between them."""
     sizes = [5, 4000, 0, 1500, 4010, 0]
     problem = ragged(layout, sizes, 101)
     compare(problem, modules(solver, 1), solver, plan=layout == "index", slack=tol.KERNEL_LARGE)

@@ -1,4 +1,4 @@
-"""All that is promised is written, nothing else is; and how large the scratch is."""
+"""The kernels write all that is promised and nothing else, and their scratch has the size that the docs say."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def vectors(count: float, item: int) -> float:
     [(10_000, 512), (4_000, 104), (700, 200), (200, 1_000), (200, 10_000), (2_000, 5_000), (6_000, 500)],
 )
 def test_scratch_of_a_large_set_of_badmm_e(n, d):
-    """The formula of docs/kernels.md, of which dX is one and what the kernel takes the rest."""
+    """The formula of docs/kernels.md counts dX as 1; the rest is the scratch of the kernel."""
     size = Raw("badmm-e", torch.float32, B=1, N=n, D=d, K=4).scratch(True) / (4 * n * d)
     more = 83 / d + 85 / n + 2 / max(4, 131072 // d // 4 * 4)
     rounded_up = (1 + VECTOR / (4 * d)) * (1 + VECTOR / (4 * n))

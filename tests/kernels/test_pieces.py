@@ -33,7 +33,7 @@ PROBLEMS = {
 
 @pytest.fixture
 def cut(monkeypatch):
-    """From now on, pieces of so much work; the pieces that are made."""
+    """Cut pieces of so much work from now on; return the list that collects the pieces."""
     made: list[tuple[int, int]] = []
 
     def start(work):

@@ -152,7 +152,7 @@ def test_saturated_scores_do_not_see_batch_mates(name, scale):
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_nodes_that_tie_by_their_neighbours(name):
-    """All nodes of a complete graph have one score. Which ones sagp keeps hangs on their order; it says so."""
+    """In a complete graph all scores are equal. Which nodes sagp keeps depends on their order, as it says."""
     pool, N = small(name), 6
     x = batch((N,)).x
     edges = torch.tensor([[i, j] for i in range(N) for j in range(N) if i != j]).T
@@ -236,7 +236,7 @@ UNSEEN = {
 
 @every
 def test_every_parameter_gets_a_gradient(name):
-    """Not None, which DDP waits for, and not 0."""
+    """No gradient is None, for which DDP would wait, and none is 0."""
     pool, sets = small(name, 8), batch((7, 9, 3), 8)
     y = pool(sets.x.requires_grad_(), **sets.ragged, edge_weight=sets.weight)
     weighed(y.sin()).backward()

@@ -1,4 +1,4 @@
-"""What a careful reader tried: hooks, threads, parametrizations, one set that is much larger, odd scales."""
+"""The zoo under hooks, threads, parametrizations, with one set that is much larger, and at odd scales."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_name_means_what_it_says():
 @pytest.mark.parametrize("name", ["lse", "gem", "softmax", "mean", "covariance", "dynamic"])
 @pytest.mark.parametrize("scale", [1e-8, 1e-4, 1e-2, 1.0, 1e4, 1e18])
 def test_relative_accuracy_in_float32(name, scale):
-    """Against float64, relative to the size of the result, whatever the size of x."""
+    """The error against float64 is relative to the size of the result, whatever the size of x."""
     pool, sets = small(name, dtype=torch.float32), batch((7, 4))
     x = (scale * sets.x.abs()).float()
     if name == "covariance" and not 1e-6 < scale < 1e16:

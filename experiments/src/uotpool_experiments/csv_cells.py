@@ -1,4 +1,4 @@
-"""Text in CSV files: a spreadsheet runs what begins like a formula, and a terminal obeys what it is shown."""
+"""Make text safe in CSV files: spreadsheets run formulas, and terminals obey control characters."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import re
 
 from uotpool.plaintext import visible
 
-# A formula begins with one of these signs, also in double width; a quote marks a text that begins so.
+# A formula begins with one of these signs, also in double width. `safe` puts a quote before such a text.
 BEGINS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")
-# A number with its sign, and what tables write beside it: "-0.5", "+1.05 (0.48)", "-0.12 \u25bc".
+# Matches a number with its sign and what tables write beside it: "-0.5", "+1.05 (0.48)", "-0.12 \u25bc".
 NUMBER = re.compile(r"[-+][\d.,]+(e[-+]?\d+)?( [\d.,()\[\]\u00b1\u25b2\u25bc ]+)?")
 
 
 def safe(text: str) -> str:
-    """The text for a cell, with control characters spelled out and a quote before what looks like a formula."""
+    """Return the text for a cell, with control characters spelled out and a quote before what looks
+    like a formula.
+    """
     shown = visible(text)
     return f"'{shown}" if shown.startswith(BEGINS) and not NUMBER.fullmatch(shown) else shown
 
 
 def stored(cell: str) -> str:
-    """The text of a cell that `safe` made."""
+    """Return the text from which `safe` made the cell."""
     return cell[1:] if cell.startswith("'") else cell

@@ -1,4 +1,4 @@
-"""TOML files that people write or get: read as data, within bounds, with one message for all that is wrong."""
+"""Read TOML files that people write or get, within bounds, with one kind of message for all that is wrong."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 2**18
-MOST_DOTS = 30  # of a line: the parser's memory grows with the square of the parts of a dotted key
+MOST_DOTS = 30  # in a line, as the parser's memory grows with the square of the parts of a dotted key
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file says; a ValueError that names it if it is no TOML file, or too large for one."""
+    """Read the file; raise a ValueError that names it if it is no TOML file or too large."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -20,7 +20,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected a TOML file with at most {MOST_DOTS} dots in a line, got more")
     try:
         return tomllib.loads(content.decode())
-    except ValueError as error:  # TOML, UTF-8, or a number of thousands of digits
+    except ValueError as error:  # wrong TOML or UTF-8, or a number of thousands of digits
         raise ValueError(f"{path}: not a TOML file: {error}") from error
     except RecursionError:
         raise ValueError(f"{path}: expected a TOML file, got one with lists too deep within lists") from None

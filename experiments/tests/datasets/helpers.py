@@ -89,7 +89,7 @@ def tu_bytes(compression: int = zipfile.ZIP_DEFLATED, **changed: bytes) -> bytes
 
 
 def tu_entry(folder: Path, *sources: Source) -> Entry:
-    """Of the archive `tu_bytes()`; its digests are taken with a copy in `folder`."""
+    """Make the entry of the archive `tu_bytes()`; its digests are taken with a copy in `folder`."""
     path = put(folder, "SMALL.zip", tu_bytes())
     file = DataFile("tu/SMALL.zip", digests.content_digest(path), digests.graph_digest(path), sources)
     return Entry("SMALL", "graph", (file,), GraphStatistics(2, 2.5, 1.5, 2))

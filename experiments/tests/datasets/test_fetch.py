@@ -1,4 +1,4 @@
-"""What is found where, and what is refused."""
+"""Where data sets are found, and which files are refused."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_large_doubled_and_missing_members_are_refused(folders, tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["MUTAG", "PROTEINS", "NCI1", "IMDB-BINARY", "IMDB-MULTI", "REDDIT-BINARY"])
 def test_graphs_of_the_real_archives(real, name):
-    """The slower digest, of which the two largest would take a quarter of a minute."""
+    """This checks the slower digest; for the two largest archives it would take a quarter of a minute."""
     assert digests.graph_digest(real.data / "tu" / f"{name}.zip") == entry(name).files[0].graph_digest
 
 

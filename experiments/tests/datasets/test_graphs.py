@@ -85,7 +85,7 @@ def test_self_loops_stay_and_count_once(tmp_path, edges):
 
 
 def test_nodes_without_edges_keep_their_place(tmp_path):
-    """In the middle of a graph, at its end, at the end of all, and graphs without any edge."""
+    """Such nodes are in the middle of a graph, at its end, at the end of all, and in graphs without edges."""
     graphs = small(
         tmp_path,
         A=b"2, 4\n4, 2\n7, 8\n8, 7\n",
@@ -306,7 +306,7 @@ def test_real_nodes_without_edges_are_there(real, name, isolated):
 
 @pytest.mark.parametrize("name", ["MUTAG", "IMDB-BINARY"])
 def test_as_torch_geometric_reads_it(real, tmp_path, name):
-    """Where there are no self-loops, which it drops."""
+    """The comparison is on data without self-loops, which PyG drops."""
     from torch_geometric.io import read_tu_data
 
     with zipfile.ZipFile(real.data / "tu" / f"{name}.zip") as archive:

@@ -1,4 +1,4 @@
-"""Images: what is read, what is refused."""
+"""Images: which files are read and which are refused."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_folder(photos):
 
 
 def test_random_parts(tmp_path):
-    """Of an image whose red says the column and whose green says the row."""
+    """In this image red says the column and green says the row."""
     y, x = np.mgrid[:200, :200].astype(np.uint8)
     Image.fromarray(np.stack([x, y, 0 * x], -1)).save(tmp_path / "x.png")
     files = image_folder.Files([tmp_path / "x.png"] * 50)

@@ -38,7 +38,7 @@ def install(monkeypatch, folders, content, name="messidor", **changes):
 
 
 def assert_no_column_is_the_label(bags):
-    """By itself, without `label_columns`: no column follows the label, in any coding or direction."""
+    """Check without `label_columns` that no column follows the label, in any coding or direction."""
     label = bags.y.repeat_interleave(bags.ptr.diff()).double()
     assert 0 < label.mean() < 1
     for coding in (label, 1 - label, 2 * label - 1, 1 - 2 * label):
@@ -57,7 +57,7 @@ def test_the_check_for_the_label_finds_it():
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_files(real, name):
-    """All columns but the last, which is the label, but for six rows of elephant."""
+    """All columns but the last are features. The last is the label, except in six rows of elephant."""
     bags = load_bags(name)
     assert bags.statistics() == entry(name).statistics
     assert bags.name == name

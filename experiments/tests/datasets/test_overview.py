@@ -101,8 +101,8 @@ def test_describe_real_files(real):
 def test_describe_lines(folders):
     text = "\n".join(describe_lines())
     assert "digits           mil    here: embedded in scikit-learn" in text
-    assert "92 bags (47 positive), 476 instances (2 to 40 a bag), 166 features; not in the paper" in text
+    assert "92 bags (47 positive), 476 instances (2 to 40 per bag), 166 features; not in the paper" in text
     assert "188 graphs, 17.93 nodes, 19.79 edges, 2 classes; as in the paper" in text
     assert "60000 training and 10000 test images of 28 x 28 x 1, 10 classes; not in the paper" in text
-    assert "12352 instances (8 to 12 a bag), 687 features; from the paper, checked on loading" in text
+    assert "12352 instances (8 to 12 per bag), 687 features; from the paper, checked on loading" in text
     assert len(text.splitlines()) == 2 * len(CATALOG)

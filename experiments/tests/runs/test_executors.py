@@ -25,7 +25,7 @@ MISSING = mil_spec(dataset="messidor")  # not at hand
 
 @pytest.fixture(autouse=True)
 def _no_data(monkeypatch, tmp_path):
-    """In workers too, which get the environment."""
+    """Hide the data from workers too, which get the environment."""
     monkeypatch.setenv("UOTPOOL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("UOTPOOL_OFFLINE", "1")
@@ -201,7 +201,7 @@ def test_a_local_ray_listens_on_this_machine_only():
 
 
 def test_a_ray_that_others_could_reach_is_ended():
-    """Where another part of the program has imported Ray before."""
+    """This happens where another part of the program has imported Ray before."""
     pytest.importorskip("ray")
     script = "import ray; from uotpool_experiments.runs.executors import RayExecutor; RayExecutor('local', 1)"
     env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}

@@ -113,7 +113,7 @@ def test_a_sweep_that_is_stopped_and_killed_goes_on_and_repeats_nothing(tmp_path
     os.killpg(driver.process.pid, signal.SIGINT)
     code, out, err = driver.end()
     assert code == 130, err
-    assert "stopped; the same command goes on from here" in err
+    assert "stopped; the same command continues from here" in err
     assert f"{RUNS} runs to do, 0 done before; core-hours, estimated: unknown" in err
     assert "Traceback" not in err
     wait_until(lambda: not any(map(alive, family)), 60, "the end of all processes")
@@ -176,7 +176,7 @@ def check_complete(file: Path, path: Path) -> None:
 
 
 class Scripted:
-    """An executor that tells what it is told."""
+    """An executor that yields the events that it is given."""
 
     workers = 1
 
@@ -212,7 +212,7 @@ def finished(spec, result):
 
 
 def test_a_result_of_other_code_is_refused(store):
-    """Of a worker that loaded its code after an edit."""
+    """Such a result comes from a worker that loaded its code after an edit."""
     spec = mil_spec()
     outcome = sweep_with(store, Started(spec), Finished(spec, Result({"accuracy": 1.0}), "other code"))
     assert (outcome.finished, outcome.failed) == (0, 1)
@@ -283,7 +283,7 @@ def test_a_store_that_cannot_be_written_ends_the_command(tmp_path, capsys, monke
     code, out, err = call(capsys, *argv, "--workers", "1")
     assert (code, out) == (1, "")
     assert f"store: cannot write to {path}: attempt to write a readonly database" in err
-    assert "the same command goes on from here" in err
+    assert "the same command continues from here" in err
     assert "Traceback" not in err
     assert not any(map(is_worker, children(os.getpid())))
 
@@ -333,7 +333,7 @@ def test_the_estimate_takes_the_runs_most_like_each(store):
 
 
 def test_runs_of_a_task_that_is_no_longer_known_are_passed_over(store):
-    """In a store or a CSV file of earlier code."""
+    """Such runs can be in a store or a CSV file of earlier code."""
     store.save(replace(mil_spec(), task="gone"), "code", Result({}, seconds=7.0), FACTS)
     store.save(mil_spec(fold=1), "code", Result({}, seconds=2.0), FACTS)
     plan = make_plan([mil_spec()], store, stored=store.rows(), like=store.rows())
@@ -359,7 +359,7 @@ def test_progress_where_there_is_no_terminal():
 
 
 def test_progress_in_a_log_is_a_line_a_minute(monkeypatch):
-    """And is not drowned by failures."""
+    """Failures must not drown the progress."""
     text, now = io.StringIO(), 1000.0
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     with Display(Console(file=text, width=40)) as shown:

@@ -1,4 +1,4 @@
-"""Of the code that decides a run's numbers, and of nothing else."""
+"""The fingerprint depends on the code that decides a run's numbers, and on nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step of AD-GCL with merged nodes and sparse products, against a row a node, gather and scatter."""
+"""One step of AD-GCL with merged nodes and sparse products, against one row per node, gather and scatter."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def one_step(
 
 
 def far_apart(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The norm of the difference, relative."""
+    """Return the relative norm of the difference."""
     difference = sum(((a.double() - b.double()) ** 2).sum() for a, b in zip(found, expected, strict=True))
     return float((difference / sum((b.double() ** 2).sum() for b in expected)) ** 0.5)
 
@@ -128,7 +128,7 @@ def test_nodes_of_one_colour_have_one_embedding():
 
 
 def test_colours_are_those_of_weisfeiler_and_leman():
-    """Against names made of sorted tuples."""
+    """The colours are compared with names made of sorted tuples."""
     graphs = trees_with_leaves()
     batches = Batches(graphs, "labels")
     assert graphs.x is not None

@@ -124,7 +124,7 @@ def swap_labels(graphs: Graphs, which: np.ndarray) -> Graphs:
 
 
 def test_labels_of_the_test_fold_decide_nothing(graphs, monkeypatch):
-    """With them turned round, the same predictions are wrong where they were right."""
+    """With inverted labels the same predictions are wrong where they were right."""
     parts = split(graphs.y.numpy(), "fair", 0, 0)
     turned = swap_labels(graphs, parts.test)
     monkeypatch.setattr(adgcl, "split", lambda y, *rest: parts)
@@ -178,7 +178,7 @@ def test_folds_of_the_papers_protocol():
 
 
 def test_one_epoch_for_all_folds_by_validation():
-    """Embeddings that say the class in the second epoch only."""
+    """Here embeddings tell the class in the second epoch only."""
     y = np.arange(60) % 2
     noise = np.random.default_rng(0)
     judge = adgcl._PaperJudge(y, 0)

@@ -131,7 +131,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, arch):
 
 
 def test_the_features_are_what_the_pool_gets():
-    """Found by a hook; pool and head on them give what the network gives."""
+    """A hook finds them; pool and head applied to them give what the network gives."""
     network, x = make().eval(), torch.randn(3, 1, 28, 28)
     for pool in (None, AdaptiveUOTPool2d(64, solver="badmm-e"), nn.AdaptiveMaxPool2d(1)):
         if pool is not None:
@@ -141,7 +141,7 @@ def test_the_features_are_what_the_pool_gets():
             assert torch.equal(Tail(network)(network.features(x)), network(x))
 
 
-def test_the_pool_is_the_one_that_surgery_finds():
+def test_the_pool_is_the_one_that_replace_finds():
     """`replace_global_pool` swaps the same layer, and both compute the same."""
     ours, theirs, x = make().eval(), make().eval(), torch.randn(3, 1, 28, 28)
     theirs.load_state_dict(ours.state_dict())
@@ -208,7 +208,7 @@ def test_grey_images_for_a_network_of_colours():
 
 
 def test_shifts():
-    """Each a window of the image with a border of one pixel."""
+    """Each result is a window of the image with a border of one pixel."""
     pixels = images((4, 8, 8, 3)).x_train
     draws = torch.zeros(4, DRAWS)
     draws[1, :2] = 0.5
@@ -223,7 +223,7 @@ def test_shifts():
 
 
 def test_flips():
-    """Of what may be flipped: a digit may not."""
+    """Only some images may be flipped; a digit may not."""
     draws = torch.full((20, DRAWS), 0.5)
     draws[::2, 4] = 0.4
     everything = torch.arange(20)

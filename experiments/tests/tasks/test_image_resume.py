@@ -184,7 +184,7 @@ def test_two_processes_train_like_one(tmp_path):
 
 
 def torchrun(rank: int, folder: str, port: int, poolings: str) -> None:
-    """As torchrun starts it."""
+    """Start the command as torchrun does."""
     from uotpool import cli
 
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
@@ -242,7 +242,7 @@ def test_a_process_that_fails_alone_ends_all(tmp_path):
 
 
 def test_a_state_of_other_processes_is_not_taken_up(monkeypatch):
-    """Nor one of other weights or files: what decides stage one is in its name."""
+    """The name of the file depends on all that decides stage one: processes, weights and files too."""
     paths = []
     for count in (1, 2):
         monkeypatch.setattr(parallel, "world", lambda count=count: count)

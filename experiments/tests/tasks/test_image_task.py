@@ -282,7 +282,7 @@ def test_under_paper_the_best_epoch_counts():
 
 
 def test_a_run_that_diverges_goes_back(monkeypatch):
-    """To the last epoch that was finite; here there is none, and the network is as it began."""
+    """It goes back to the last finite epoch; here there is none, and the network is as it began."""
     real = loop.cross_entropy
     monkeypatch.setattr(loop, "cross_entropy", lambda *a, **k: real(*a, **k) * torch.nan)
     result = run()

@@ -1,4 +1,4 @@
-"""Who trains, who chooses, who tests."""
+"""Which samples train a model, which choose it, and which test it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from uotpool_experiments.tasks.graph import svm
 
 
 def embeddings(n, classes, seed=0, noise=1.0, d=32):
-    """As of a network with ReLU and sums over nodes: correlated, of all scales, one dead, one nearly dead."""
+    """Make embeddings like those of a ReLU network: correlated, of all scales, one dead, one nearly dead."""
     r = np.random.default_rng(seed)
     y = r.permutation(np.arange(n) % classes)
     hidden = r.normal(size=(classes, 8))[y] + noise * r.normal(size=(n, 8))
@@ -208,7 +208,7 @@ def test_ties():
 
 @ignore_warnings(category=ConvergenceWarning)
 def pipeline(X, y, train, cv=5, Cs=svm.GRID, **settings):
-    """What the authors run."""
+    """Make the pipeline that the authors run."""
     search = GridSearchCV(LinearSVC(dual=False, **settings), {"C": list(Cs)}, cv=cv, scoring="accuracy")
     return make_pipeline(StandardScaler(), search).fit(X[train], y[train])
 

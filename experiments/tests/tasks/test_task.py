@@ -1,4 +1,4 @@
-"""What every task says of itself, and that a new one needs its module and its line in the list alone."""
+"""Every task defines what it must, and a new one needs only its module and its line in the list."""
 
 from __future__ import annotations
 

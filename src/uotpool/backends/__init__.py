@@ -1,6 +1,7 @@
-"""Which implementation solves a problem.
+"""Choose the implementation that solves a problem.
 
-A backend is one object that says whether it takes a call, and if not why. The fastest one that takes it does.
+A backend is one object that says whether it takes a call, and if not, why. The fastest one that
+takes the call solves it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
 
 
 def available() -> dict[str, str]:
-    """Every backend with "" if it can be used here, else the reason why not."""
+    """Return every backend with "" if it can be used here, else with the reason why not."""
     return {name: backend.unavailable() for name, backend in BACKENDS.items()}
 
 
@@ -49,7 +50,7 @@ def solver_options(
     impl: str,
     readout: str = "conditional",
 ) -> SolverOptions:
-    """Valid options, from the names that a user passes."""
+    """Make valid options from the names that a user passes."""
     converged = checks.converged(K)
     checks.one_of("solver", solver, tuple(SOLVERS))
     checks.one_of("formulation", formulation, FORMULATIONS)
@@ -78,7 +79,7 @@ def solver_options(
 
 
 def _check_named(options: SolverOptions) -> None:
-    """Raise if a backend was asked for by name and cannot be used, or not in this way."""
+    """Raise if a backend was asked for by name and cannot be used, or cannot solve in this way."""
     if options.impl == "auto":
         return
     backend = BACKENDS[options.impl]
@@ -89,7 +90,7 @@ def _check_named(options: SolverOptions) -> None:
 
 
 def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
-    """The backend for this call; raises if one was asked for by name and cannot take X."""
+    """Return the backend for this call; raise if one was asked for by name and cannot take X."""
     if K == 0:  # there is nothing to solve
         return REFERENCE
     if options.impl == "auto":
@@ -107,34 +108,35 @@ def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
 
 
 def pool(problem: Problem, options: SolverOptions) -> Tensor:
-    """(B, D): X pooled by its plan, or by that of scale * X."""
+    """Pool X by its plan, or by the plan of scale * X: (B, D)."""
     return choose(problem.X, problem.K, options).pool(problem, options)
 
 
 def plan(problem: Problem, options: SolverOptions) -> Tensor:
-    """P in the shape of X, of X or of scale * X."""
+    """Return the plan of X, or of scale * X, in the shape of X."""
     return choose(problem.X, problem.K, options).plan(problem, options)
 
 
 def pool_windows(
     X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
 ) -> Tensor | None:
-    """As `Backend.pool_windows`."""
+    """Do the same as `Backend.pool_windows`."""
     return choose(X, weights.shape[1], options).pool_windows(X, weights, scale, windows, options)
 
 
 def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
-    """The implementation that a call with this X runs.
+    """Return the name of the implementation that a call with this X runs.
 
-    The fused kernels, "cpu", are for the K modules of the exact formulation. Everything else always runs in the
-    reference: `formulation="paper"`, `K="converged"`, K = 0, what asks for more than first derivatives in
-    reverse (`torch.func`, forward mode), `torch.jit.trace` and ONNX export. `explain_impl` says why.
+    The fused kernels, "cpu", are for the K modules of the exact formulation. Everything else always
+    runs in the reference: `formulation="paper"`, `K="converged"`, K = 0, derivatives beyond first
+    ones in reverse mode (`torch.func`, forward mode), `torch.jit.trace` and ONNX export.
+    `explain_impl` says why.
 
     Args:
         X: input; its device decides.
         solver: "sinkhorn", "badmm-e" or "badmm-q".
-        impl: "auto" takes the fastest that is there and may fall back to "reference"; a named one that is
-            missing raises and says why.
+        impl: "auto" takes the fastest that is there and may fall back to "reference"; a named one
+            that is missing raises and says why.
     """
     checks.tensor("X", X, "a tensor")
     checks.one_of("solver", solver, tuple(SOLVERS))
@@ -147,7 +149,7 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
 def explain_impl(
     X: Tensor, solver: str = "sinkhorn", *, formulation: str = "exact", converged: bool = False
 ) -> str:
-    """Which implementation `impl="auto"` takes for such a call, and why each faster one does not take it.
+    """Say which implementation `impl="auto"` takes for such a call, and why each faster one does not take it.
 
     Args:
         X: input.

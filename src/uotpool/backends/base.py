@@ -1,4 +1,4 @@
-"""What a backend is, and how a call says what it wants."""
+"""The base class of a backend, and the options of a call."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Pair = tuple[int, int]
 
 
 class SolverOptions(NamedTuple):
-    """How to solve: everything but the numbers. `backends.solver_options` makes valid ones.
+    """How to solve a problem, apart from its numbers. `backends.solver_options` makes valid options.
 
     Attributes:
         solver: the algorithm.
         formulation: "exact", or "paper" for the algorithm as published.
-        converged: the optimum itself instead of K modules.
-        tol, max_iter: of `converged`.
+        converged: whether to return the optimum itself instead of K modules.
+        tol, max_iter: the limits of `converged`.
         impl: name of a backend, or "auto".
         readout: "conditional", or "authors" for what the published runs put out.
     """
@@ -36,7 +36,7 @@ class SolverOptions(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows of an image, (height, width) each."""
+    """The windows of an image; each value is (height, width)."""
 
     kernel_size: Pair
     stride: Pair
@@ -52,34 +52,34 @@ class Backend(ABC):
 
     @abstractmethod
     def unavailable(self) -> str:
-        """Why this backend cannot be used on this machine; "" if it can."""
+        """Say why this backend cannot be used on this machine; "" if it can."""
 
     @abstractmethod
     def refuses(self, options: SolverOptions) -> str:
-        """Why this backend cannot solve in this way, whatever the numbers are; "" if it can."""
+        """Say why this backend cannot solve in this way, whatever the numbers are; "" if it can."""
 
     @abstractmethod
     def refuses_input(self, X: Tensor) -> str:
-        """What this backend expects of X, here and now, that this one is not; "" if it can take it."""
+        """Say what this backend expects of X, here and now, that this X is not; "" if it can take X."""
 
     @abstractmethod
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
-        """P in the shape of X, 0 at absent rows."""
+        """Return P in the shape of X, 0 at absent rows."""
 
     @abstractmethod
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
-        """X pooled by its plan, (B, D)."""
+        """Pool X by its plan, (B, D)."""
 
     def pool_windows(
         self, X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
     ) -> Tensor | None:
-        """The windows of images (B, C, H, W) pooled without gathering them; None where this is not built.
+        """Pool the windows of images (B, C, H, W) without gathering them; None where the backend cannot.
 
         Args:
             X: images.
             weights: as in `Problem`.
             scale: as in `Problem`.
-            windows: which there are.
+            windows: the geometry of the windows.
             options: how to solve. Priors are uniform.
         """
         return None

@@ -1,4 +1,4 @@
-"""The solvers in plain torch: any device, any layout, any derivative."""
+"""The solvers in plain torch, for any device, any layout and any derivative."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from uotpool.solvers import newton
 
 
 class ReferenceBackend(Backend):
-    """Takes every call.
+    """The backend that takes every call.
 
-    An entry of X that is not finite makes all of its set NaN, as in the kernels; the algorithms would just
-    leave -inf out. So the result of each set is multiplied by 1 or by NaN, which spoils derivatives too.
+    An entry of X that is not finite makes all of its set NaN, as in the kernels. The algorithms
+    alone would ignore -inf, so the result of each set is multiplied by 1 or by NaN, which makes
+    derivatives NaN too.
     """
 
     name = "reference"
@@ -40,18 +41,18 @@ class ReferenceBackend(Backend):
         if options.readout == "authors":
             share = X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
         else:
-            share = sets.softmax_n(log_P)  # eq. 4, from log P up to a constant for each feature
-        y = sets.squeeze(sets.sum_n(X * share))  # a feature with such an entry is NaN already
+            share = sets.softmax_n(log_P)  # eq. 4, from log P up to one constant per feature
+        y = sets.squeeze(sets.sum_n(X * share))  # a feature with a non-finite entry is NaN already
         return y * (1.0 + (0.0 * y.detach()).sum(-1, keepdim=True))
 
 
 def log_plan(problem: Problem, options: SolverOptions) -> Tensor:
-    """log P in the shape of X, with finite filler at absent rows."""
+    """Return log P in the shape of X, with finite filler at absent rows."""
     solver, given = options.solver, problem.to_solve()
     if not options.converged:
         return solver.solve(given, options.formulation)
-    # Its loops end when the values say so, which no graph can hold. Not as a decorator: that would import the
-    # compiler with the package.
+    # The number of Newton steps depends on values, which no compiled graph can hold. A decorator
+    # would import the compiler with the package.
     run = torch.compiler.disable(newton.solve) if torch.compiler.is_compiling() else newton.solve
     return run(given, solver.regularizer, options.tol, options.max_iter)
 

@@ -1,1 +1,1 @@
-"""The layer in the conventions of other packages; each module imports its package when it is imported."""
+"""The layer in the conventions of other packages. Importing a module here imports its package."""

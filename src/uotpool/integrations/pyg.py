@@ -20,11 +20,11 @@ from uotpool.nn.scripting import NotScriptable
 
 
 class UOTAggregation(NotScriptable, Aggregation):
-    """`UOTPooling` as an `Aggregation`: a readout, or `MessagePassing(aggr=UOTAggregation(dim))`.
+    """`UOTPooling` as an `Aggregation`, for readouts and for `MessagePassing(aggr=UOTAggregation(dim))`.
 
     Args:
         dim: number of features (channels).
-        **kwargs: those of `UOTPooling`.
+        **kwargs: options of `UOTPooling`.
     """
 
     def __init__(self, dim: int, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ class UOTAggregation(NotScriptable, Aggregation):
         dim_size: int | None = None,
         dim: int = -2,
     ) -> Tensor:
-        """(nodes or edges, D) -> (dim_size, D)."""
+        """Pool (nodes or edges, D) to (dim_size, D)."""
         if x.dim() != 2:
             checks.fail("x", "a tensor (nodes, features)", x)
         if dim not in (0, -2):
@@ -52,7 +52,7 @@ class UOTAggregation(NotScriptable, Aggregation):
                 "the set of each node, integers (nodes,); there is no mask here, so select the nodes, x[mask]"
             )
             checks.fail("index", accepted, index)
-        if ptr is not None:  # PyG may pass both; they say the same
+        if ptr is not None:  # PyG may pass both, which then agree
             index = None
         return self.pool(x, index, ptr, dim_size)
 

@@ -1,4 +1,4 @@
-"""What every pooling is: one call, one set of promises."""
+"""The base class of every pooling, with its call and its promises."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from uotpool.sets import DenseSets, Sets
 
 
 class Pooling(NotScriptable, nn.Module):
-    """A pooling `(B, N, dim)` or ragged `(M, dim)` -> `(B, out_dim)`; `uotpool.zoo.build` makes one by name.
+    """A pooling of `(B, N, dim)` or ragged `(M, dim)` to `(B, out_dim)`. `uotpool.zoo.build` makes one by name.
 
-    All of them promise what `UOTPooling` does: the output does not depend on the order of the samples, on
-    padding or on the other sets of the batch; an empty set pools to zeros with zero gradient; the computation
-    runs in at least float32, whatever the dtype of X, the parameters or autocast, and the output has the dtype
-    of X. (One exception to the first: nodes of a graph whose scores tie in `SAGPool`.)
+    All of them promise what `UOTPooling` does: the output does not depend on the order of the
+    samples, on padding or on the other sets of the batch; an empty set pools to zeros with zero
+    gradient; the computation runs in at least float32, whatever the dtype of X, the parameters or
+    autocast, and the output has the dtype of X. (One exception to the first: nodes of a graph whose
+    scores tie in `SAGPool`.)
 
     Args:
         dim: number of features of a sample.
 
     Attributes:
         out_dim: number of features of a pooled set.
-        aux_loss: a loss of its own for the last forward, to be added to that of the task; 0.0 where a method
-            has none.
-        needs_edges: whether forward must be given `edge_index`. The others accept and ignore it.
+        aux_loss: the pooling's own loss for the last forward, to be added to that of the task; 0.0
+            where a method has none.
+        needs_edges: whether forward needs `edge_index`. Other poolings accept and ignore it.
         needs_fit: whether the method takes references from data; see `fit`.
     """
 
@@ -53,7 +54,7 @@ class Pooling(NotScriptable, nn.Module):
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
     ) -> Tensor:
-        """Pooled vector of each set, (B, out_dim), in the dtype of X.
+        """Return the pooled vector of each set, (B, out_dim), in the dtype of X.
 
         Args:
             X: (B, N, dim), or (M, dim) with `index` or `ptr`.
@@ -61,14 +62,15 @@ class Pooling(NotScriptable, nn.Module):
             ptr: offsets of the sets, (B + 1,), instead of `index`.
             dim_size: number of sets; keeps trailing empty ones.
             mask: True where a sample is present, shape of X without its last dimension.
-            edge_index: (2, E), rows of X (of X.flatten(0, 1), if dense) that an edge joins, both in one set.
+            edge_index: (2, E), the two rows of X (of X.flatten(0, 1), if dense) that an edge joins,
+                both in one set.
             edge_weight: (E,), default 1.
         """
-        # The first four are those of PyG's aggregations, in their order. None is by name only: ONNX's exporter
-        # by tracing passes every argument by position.
+        # The first four arguments are those of PyG's aggregations, in their order. None is
+        # keyword-only, since ONNX's exporter by tracing passes every argument by position.
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         self._check_dim(X)
-        if sets.num_sets == 0 and not self.needs_edges:  # attention of torch cannot
+        if sets.num_sets == 0 and not self.needs_edges:  # torch's attention fails on no sets
             joined = sum((parameter.sum() for parameter in self.parameters()), rows.sum())
             return (rows.new_zeros(0, self.out_dim) + 0.0 * joined).to(X.dtype)
         with _no_autocast(rows.device.type):
@@ -81,13 +83,13 @@ class Pooling(NotScriptable, nn.Module):
         return y.to(X.dtype)
 
     def _in_precision_of(self, X: Tensor) -> Self:
-        """This pooling with parameters and buffers in the dtype of X: itself, or a twin for one call."""
+        """Return this pooling with parameters and buffers in the dtype of X: itself, or a copy for one call."""
         state = chain(self.parameters(), self.buffers())
         other = [t for t in state if t.dtype != X.dtype and t.is_floating_point()]
         if not other:
             return self
-        # The structure is copied, with cast tensors in the place of the parameters: gradients flow back through
-        # the casts, and nothing is swapped in this module, which another thread may be using.
+        # The copy has cast tensors in the place of the parameters. Gradients flow back through the
+        # casts, and nothing changes in this module, which another thread may be using.
         return copy.deepcopy(self, {id(t): t.to(X.dtype) for t in other})
 
     def _check_dim(self, X: Tensor) -> None:
@@ -100,7 +102,10 @@ class Pooling(NotScriptable, nn.Module):
         return self._pool(X, sets)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        """(B, out_dim). Absent rows of X are 0; what an empty set gives is replaced, but must be finite."""
+        """Return (B, out_dim).
+
+        Absent rows of X are 0. The output of an empty set is replaced, but must be finite.
+        """
         raise NotImplementedError
 
     def fit(
@@ -111,10 +116,10 @@ class Pooling(NotScriptable, nn.Module):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> Self:
-        """Take references from data (training data, please), in the layouts of `forward`. Needs scikit-learn.
+        """Take references from training data, in the layouts of `forward`. This needs scikit-learn.
 
-        Without it a method that has references starts from random ones. A no-op for all other methods. Draws
-        from torch's generator.
+        A method that has references starts from random ones unless it is fitted. Other methods do
+        nothing here. Random numbers come from torch's generator.
         """
         given, sets = as_sets(X, index, ptr, dim_size, mask)
         self._check_dim(X)
@@ -137,7 +142,7 @@ class Pooling(NotScriptable, nn.Module):
             if owns and reset is not None and module is not self:
                 reset()
         for module in self.modules():
-            if isinstance(module, nn.MultiheadAttention):  # has no public one
+            if isinstance(module, nn.MultiheadAttention):  # it has no public reset_parameters
                 module._reset_parameters()
 
     def extra_repr(self) -> str:
@@ -145,12 +150,12 @@ class Pooling(NotScriptable, nn.Module):
 
 
 def _no_autocast(device: str) -> Any:
-    autocast = torch.amp.is_autocast_available(device)  # not on "meta"
+    autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     return torch.autocast(device, enabled=False) if autocast else nullcontext()
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
+    """Make linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for inner, outer in pairwise(widths):
         layers += [nn.Linear(inner, outer), nn.ReLU()]

@@ -1,7 +1,7 @@
-"""Layers for images, and for signals and volumes alike, in place of torch's pooling layers.
+"""Layers for images, signals and volumes in place of torch's pooling layers.
 
-The channels are the features of a transport problem, and the positions of a window its samples: all positions
-in global pooling, those of each output in local pooling.
+The channels are the features of a transport problem, and the positions of a window its samples: all
+positions in global pooling, those of each output in local pooling.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OutputSize = int | None | Sequence[int | None]
 
 
 class _WindowPool(NotScriptable, nn.Module, ABC):
-    """What the layers share; a subclass says which windows there are."""
+    """The base class of the layers; a subclass says which windows there are."""
 
     _axes: int  # spatial dimensions
 
@@ -33,7 +33,7 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
         self.pool = UOTPooling(dim, **uot)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, *spatial) or (C, *spatial) -> the same with the output's spatial size, in the dtype of x."""
+        """Pool (B, C, *spatial) or (C, *spatial) to the output's spatial size, in the dtype of x."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
@@ -41,7 +41,7 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
         return y if x is batch else y.squeeze(0)
 
     def plan(self, x: Tensor) -> Tensor:
-        """The plan of each window, 0 outside the input: (B, C, *output, *window), mass 1 in each window."""
+        """Return the plan of each window, (B, C, *output, *window), of mass 1 and 0 outside the input."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
@@ -63,17 +63,17 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
 
     @abstractmethod
     def _windows(self, x: Tensor) -> list[windows.Axis]:
-        """Of each spatial dimension."""
+        """Return the windows along each spatial dimension."""
 
     def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
-        """(B * windows, C) -> (B, C, *output); a view, so channels are last in memory."""
+        """Fold (B * windows, C) to (B, C, *output). The result is a view, so channels are last in memory."""
         outs = [axis.positions.shape[0] for axis in axes]
         return _channels_second(y.reshape(x.shape[0], *outs, x.shape[1]))
 
 
 def _channels_second(y: Tensor) -> Tensor:
-    """(B, *rest, C) -> (B, C, *rest)."""
-    # Not `movedim(-1, 1)`, of which ONNX's exporter by tracing makes a model that no runtime takes.
+    """Move the channels: (B, *rest, C) -> (B, C, *rest)."""
+    # ONNX's exporter by tracing turns `movedim(-1, 1)` into a model that no runtime takes.
     return y.permute(0, y.dim() - 1, *range(1, y.dim() - 1))
 
 
@@ -107,7 +107,7 @@ class _LocalPool(_WindowPool):
         return tuple(sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, *spatial) or (C, *spatial) -> the same with the output's spatial size, in the dtype of x."""
+        """Pool (B, C, *spatial) or (C, *spatial) to the output's spatial size, in the dtype of x."""
         batch = self._batch(x)
         y = self._fused(batch)
         if y is None:
@@ -115,13 +115,13 @@ class _LocalPool(_WindowPool):
         return y if x is batch else y.squeeze(0)
 
     def _fused(self, x: Tensor) -> Tensor | None:
-        """By the kernel for windows, which gathers nothing; None where that cannot be."""
+        """Pool by the kernel for windows, which gathers nothing; None where the kernel cannot be used."""
         pool = self.pool
         if self._axes != 2 or pool.p0 is not None or pool.q0 is not None or pool.K == "converged":
             return None
         outs = self.output_size(x.shape[2:])
         if windows.known(*outs) and min(outs) < 1:
-            return None  # and an error
+            return None  # the other path raises the error
         if checks.values_checked(x):
             checks.finite_rows("x", x.movedim(1, -1), None)
         like = x if x.dtype.itemsize >= 4 else x.new_empty(0, dtype=torch.float32)
@@ -130,7 +130,7 @@ class _LocalPool(_WindowPool):
         return backends.pool_windows(x, weights, scale, geometry, pool.options)
 
     def output_size(self, spatial: Sequence[int]) -> list[int]:
-        """Of an input of this spatial size, as torch has it."""
+        """Return the output size for an input of this spatial size, the same as torch's."""
         settings = zip(spatial, self.kernel_size, self.stride, self.padding, strict=True)
         return [windows.output_length(*axis, self.ceil_mode) for axis in settings]
 
@@ -167,7 +167,9 @@ class _AdaptivePool(_WindowPool):
         self.output_size = tuple(sizes)
 
     def plan(self, x: Tensor) -> Tensor:
-        """The plan of each window: (B, C, *output, *window), or in the shape of x where the output is 1."""
+        """Return the plan of each window, (B, C, *output, *window), or in the shape of x where the
+        output is 1.
+        """
         P = super().plan(x)
         return P.reshape(x.shape) if all(n == 1 for n in self.output_size) else P
 
@@ -185,12 +187,12 @@ class AdaptiveUOTPool2d(_AdaptivePool):
     Args:
         dim: number of channels.
         output_size: an int, or (H, W); None keeps the input's. 1 is global pooling.
-        **uot: options of `UOTPooling`: solver, K, alpha0, start, ... With `start="mean"` the layer begins as
-            average pooling.
+        **uot: options of `UOTPooling`: solver, K, alpha0, start, ... With `start="mean"` the layer
+            begins as average pooling.
 
     Shape:
-        (B, C, H, W) or (C, H, W) -> (B, C, *output_size). Global pooling takes an input in channels_last as it
-        lies in memory, without a copy.
+        (B, C, H, W) or (C, H, W) -> (B, C, *output_size). Global pooling takes an input in
+        channels_last as it lies in memory, without a copy.
     """
 
     _axes = 2
@@ -201,11 +203,11 @@ class UOTPool2d(_LocalPool):
 
     Args:
         dim: number of channels.
-        kernel_size: of the window, an int or (H, W).
-        stride: between windows; default: kernel_size.
-        padding: positions outside the input that windows may reach to, at most half of the window. They are
-            absent: they hold no value and no mass.
-        ceil_mode: windows that reach over the end count too.
+        kernel_size: size of the window, an int or (H, W).
+        stride: distance between windows; default: kernel_size.
+        padding: positions outside the input that windows may reach to, at most half of the window.
+            They are absent: they hold no value and no mass.
+        ceil_mode: whether windows that reach over the end count too.
         **uot: options of `UOTPooling`, one set of weights for all windows.
 
     Shape:

@@ -20,16 +20,16 @@ class MixedMeanMax(NotScriptable, nn.Module):
         f(X) = f_{uot}([f_{uot}(X; \theta_{mean}), f_{uot}(X; \theta_{max})]; \theta_3)
         \approx \omega\, \text{mean}(X) + (1 - \omega) \max(X)
 
-    where the third pools the two vectors with the sample prior [omega, 1 - omega], in the attention setting.
+    where the third pooling is in the attention setting and has the sample prior [omega, 1 - omega].
 
     Args:
         dim: number of features D.
-        gated: False: omega is one learned number, sigmoid(raw_omega). True: it is a function of the set,
-            sigmoid(w^T mean_n(x_n) + b).
-        temperature: of the max pooling; see `UOTPooling.max`.
+        gated: if False, omega is one learned number, sigmoid(raw_omega). If True, it is a function
+            of the set, sigmoid(w^T mean_n(x_n) + b).
+        temperature: temperature of the max pooling; see `UOTPooling.max`.
 
     Shape:
-        As `UOTPooling`.
+        The same as `UOTPooling`.
     """
 
     def __init__(self, dim: int, *, gated: bool = False, temperature: float = 1e-3) -> None:
@@ -48,11 +48,11 @@ class MixedMeanMax(NotScriptable, nn.Module):
             nn.init.zeros_(self.raw_omega)
 
     def omega(self, mean: Tensor) -> Tensor:
-        """Weight of the mean, from the mean-pooled vectors (B, D) -> (B,)."""
+        """Return the weight of the mean, (B,), from the mean-pooled vectors (B, D)."""
         if self.gate is None:
             assert self.raw_omega is not None
             return self.raw_omega.sigmoid().expand(mean.shape[0])
-        # In the precision of the input, as the learned priors.
+        # The gate works in the precision of the input, as the learned priors do.
         weight, bias = self.gate.weight.to(mean.dtype), self.gate.bias.to(mean.dtype)
         return nn.functional.linear(mean, weight, bias).squeeze(-1).sigmoid()
 
@@ -64,7 +64,7 @@ class MixedMeanMax(NotScriptable, nn.Module):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, D), in the dtype of X."""
+        """Return the pooled vectors (B, D), in the dtype of X."""
         layout: dict[str, Any] = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         mean, top = self.mean(X, **layout), self.max(X, **layout)
         omega = self.omega(mean)

@@ -1,4 +1,4 @@
-"""The layer."""
+"""The pooling layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from uotpool.solvers import SOLVERS
 
 Prior = str | nn.Module
 
-# Weights of Proposition 1: infinite against any features a float32 network puts out.
+# The weights of Proposition 1 are infinite. These are large against any features of a float32 network.
 MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
 ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
 
@@ -32,30 +32,32 @@ class UOTPooling(WeightedPooling):
         P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
         + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
-    solved by K unrolled steps, each with weights of its own.
+    The problem is solved by K unrolled steps, each with weights of its own.
 
     Args:
         dim: number of features D.
         solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R).
         K: number of modules, or "converged" for the optimum with implicit gradients.
         formulation: "exact", or "paper" for the algorithms as published.
-        shared: one value of each learned weight for all modules.
-        alpha0, alpha1, alpha2, rho: None to learn the weight (softplus of a parameter `raw_alpha0`, ...); a
-            number, or K numbers, to fix it at exactly that value (a buffer `alpha0`, ...). `rho` is of
-            Bregman ADMM only.
-        p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module from the sums of the sets
-            (B, D) to logits (B, D).
-        q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), or a module from X to one
-            logit for each sample, (..., D) -> (..., 1).
-        init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K numbers each.
-            Default: softplus(0.1 randn), as the authors', from torch's seed. With s the spread of the features,
-            `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling and can
-            leave it; `alpha0=...` and `UOTPooling.max` are fixed.
-        start: "mean" to begin as mean pooling, exactly, and to learn from there: the plan is that of `scale` X,
-            with a learned number `scale` that is 0 at first. Its gradient does not vanish there, as that of a
-            weight of 1e4 would. Below 0 small values count more.
+        shared: whether all modules share one value of each learned weight.
+        alpha0, alpha1, alpha2, rho: None to learn the weight (softplus of a parameter `raw_alpha0`,
+            ...); a number, or K numbers, to fix it at exactly that value (a buffer `alpha0`, ...).
+            `rho` is for Bregman ADMM only.
+        p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
+            sums of the sets (B, D) to logits (B, D).
+        q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), or a module that maps
+            X to one logit per sample, (..., D) -> (..., 1).
+        init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
+            numbers each. Default: softplus(0.1 randn) from torch's seed, as in the authors' code.
+            With s the spread of the features,
+            `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
+            and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
+        start: "mean" to begin as mean pooling, exactly, and to learn from there. The plan is then
+            that of `scale` X, with a learned number `scale` that is 0 at first. Its gradient does
+            not vanish there, while that of a weight of 1e4 would. With a negative `scale` small
+            values count more.
         readout: "conditional", or "authors" with `formulation="paper"`; see `uot_pool`.
-        tol, max_iter: with `K="converged"`; see `uot_plan`.
+        tol, max_iter: limits of `K="converged"`; see `uot_plan`.
         impl: see `resolve_impl`.
 
     Shape:
@@ -155,7 +157,8 @@ class UOTPooling(WeightedPooling):
         if logits.shape not in (samples, (*samples, 1)):
             checks.fail("q0", accepted, logits)
         logits = logits.to(rows.dtype).reshape(*samples, 1)
-        # A logit of -inf is a prior of 0, so an absent sample; one of NaN is there, and spoils its set.
+        # A logit of -inf is a prior of 0, so the sample is absent. A sample with a logit of NaN
+        # stays, and makes its set NaN.
         sets = sets.restrict(logits != -torch.inf)
         logits = sets.fill_absent(logits, 0.0)
         return logits - sets.to_rows(sets.logsumexp_n(logits)), sets
@@ -170,11 +173,12 @@ class UOTPooling(WeightedPooling):
         edge_index: Tensor | None = None,
         edge_weight: Tensor | None = None,
     ) -> Tensor:
-        """Pooled vector of each set, (B, D), in the dtype of X; edges are ignored."""
+        """Return the pooled vector of each set, (B, D), in the dtype of X; edges are ignored."""
         y = backends.pool(self._problem(X, index, ptr, dim_size, mask), self.options)
         if self.options.formulation == "paper":
-            # The published output does not see the last module's weights, nor any alpha1 and alpha2 of Bregman
-            # ADMM. This keeps them in the graph, with gradient 0, so that DDP does not wait for them.
+            # The published output does not see the last module's weights, nor any alpha1 and alpha2
+            # of Bregman ADMM. This keeps them in the graph, with gradient 0, so that DDP does not
+            # wait for them.
             y = y + 0.0 * sum(raw.sum() for raw in self.raw_weights().values())
         return y if y.dtype == X.dtype else y.to(X.dtype)
 
@@ -186,7 +190,7 @@ class UOTPooling(WeightedPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """The transport plan behind `forward`, in the layout and dtype of X."""
+        """Return the transport plan behind `forward`, in the layout and dtype of X."""
         return backends.plan(self._problem(X, index, ptr, dim_size, mask), self.options).to(X.dtype)
 
     @torch.no_grad()
@@ -198,13 +202,14 @@ class UOTPooling(WeightedPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Does the layer do more than mean pooling on this X, and with what weights? Ready for JSON.
+        """Tell whether the layer does more than mean pooling on this X, and with what weights, ready for JSON.
 
         Returns:
-            divergence: of the plans from uniform ones in nats, mean over the sets; see `plan_stats`.
-            mass: of the plans, mean over the sets.
+            divergence: distance of the plans from uniform ones in nats, mean over the sets; see
+                `plan_stats`.
+            mass: mass of the plans, mean over the sets.
             spread: standard deviation of the entries of X.
-            scale: of `start="mean"` only.
+            scale: the number `scale`, with `start="mean"` only.
             weights: the values in force, by name.
             A number that is not finite is None.
         """
@@ -218,7 +223,7 @@ class UOTPooling(WeightedPooling):
         return known | {"weights": {n: [round(float(v), 6) for v in w] for n, w in weights if w is not None}}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Up to 0.1 the zoo had this layer as `uot` inside an adapter: its state dicts load too."""
+        """Load state dicts of version 0.1 too, where the zoo had this layer as `uot` inside an adapter."""
         old = f"{prefix}uot."
         for key in [key for key in state_dict if key.startswith(old)]:
             state_dict[prefix + key.removeprefix(old)] = state_dict.pop(key)
@@ -230,26 +235,27 @@ class UOTPooling(WeightedPooling):
 
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:
-        """Mean pooling (Proposition 1): all weights large, uniform priors."""
+        """Make mean pooling (Proposition 1): all weights large, uniform priors."""
         return cls._preset(dim, kwargs, K=1, **MEAN)
 
     @classmethod
     def max(cls, dim: int, temperature: float = 1e-3, **kwargs: Any) -> UOTPooling:
-        """Max pooling (Proposition 1): alpha2 = 0, alpha0 small, alpha1 large.
+        """Make max pooling (Proposition 1): alpha2 = 0, alpha0 small, alpha1 large.
 
-        That is softmax pooling at `temperature`; the output of Sinkhorn is below the maximum by at most
-        temperature * log N, so choose it small against the spread of the features. The four steps of Bregman
-        ADMM come within some hundredths of the spread.
+        This is softmax pooling at `temperature`. The output of Sinkhorn is below the maximum by at
+        most temperature * log N, so choose the temperature small against the spread of the
+        features. The four steps of Bregman ADMM come within some hundredths of the spread.
         """
         checks.number("temperature", temperature, positive=True)
         return cls._preset(dim, kwargs, K=1, alpha0=temperature, alpha1=1e4, alpha2=0.0, rho=temperature)
 
     @classmethod
     def attention(cls, dim: int, hidden: int | None = None, **kwargs: Any) -> UOTPooling:
-        """Attention pooling of Ilse et al. (Proposition 1): q0 = softmax(w^T tanh(V X)), kept by the plan.
+        """Make attention pooling of Ilse et al. (Proposition 1): the plan keeps q0 = softmax(w^T tanh(V X)).
 
-        The published setting, all weights equal, gives the square root of the attention instead: the sample
-        marginal is q0^(alpha2 / (alpha0 + alpha2)). So alpha1 and alpha2 are large against alpha0.
+        With all weights equal, as published, the layer would give the square root of the attention:
+        the sample marginal is q0^(alpha2 / (alpha0 + alpha2)). So alpha1 and alpha2 are large
+        against alpha0 here.
         """
         q0 = SamplePrior(dim, hidden, device=kwargs.get("device"), dtype=kwargs.get("dtype"))
         return cls._preset(dim, kwargs, K=2, **ATTENTION, q0=q0)
@@ -291,15 +297,15 @@ def _prior(name: str, given: Prior, dim: int, learned: Callable[[], nn.Module]) 
 
 
 def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser: weight decay for all but the raw weights of UOT poolings.
+    """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
 
-    Decay would pull each raw weight to 0, that is each alpha to softplus(0) = 0.69, whatever the data say, and
-    the `scale` of `start="mean"` back to mean pooling.
+    Decay would pull each raw weight to 0, and so each alpha to softplus(0) = 0.69, whatever the
+    data say. It would pull the `scale` of `start="mean"` back to mean pooling.
 
     Args:
         module: model that holds `UOTPooling` layers.
-        weight_decay: for all other parameters.
-        **pool_options: more for the group of the raw weights, for example `lr`.
+        weight_decay: weight decay of all other parameters.
+        **pool_options: more options for the group of the raw weights, for example `lr`.
     """
     if not isinstance(module, nn.Module):
         checks.fail("module", "the model itself, not its parameters", module, TypeError)

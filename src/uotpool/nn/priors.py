@@ -1,4 +1,4 @@
-"""Learned priors, as the paper gives them. They return logits; the layer normalises them in each set."""
+"""The paper's learned priors. They return logits, and the layer normalises these in each set."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class SamplePrior(nn.Module):
 
 
 def _uniform(weight: Tensor) -> None:
-    """The initial values of `nn.Linear`."""
+    """Draw the initial values of `nn.Linear`."""
     bound = 1 / math.sqrt(weight.shape[1])
     nn.init.uniform_(weight, -bound, bound)
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    # In the precision of x, the solver's: a sum over a large set overflows float16.
+    # We compute in the precision of x, the solver's, since a sum over a large set overflows float16.
     device = x.device.type
-    autocast = torch.amp.is_autocast_available(device)  # not on "meta"
+    autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if autocast else nullcontext():
         return nn.functional.linear(x, weight.to(x.dtype))

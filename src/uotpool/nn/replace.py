@@ -33,21 +33,26 @@ def replace_global_pool(
 ) -> nn.Module:
     """Put an `AdaptiveUOTPool2d` in the place of a network's global average pool.
 
-    The network is run once on an example to see which pool is global and how many channels it gets, in eval
-    mode and without gradients; nothing else of it changes. It may be a ResNet of transformers, torchvision or
-    timm, or any other that pools by a layer `nn.AdaptiveAvgPool2d(1)` or `nn.AvgPool2d`.
+    The network is run once on an example, in eval mode and without gradients, to see which pool is
+    global and how many channels it gets; nothing else in it changes. It may be a ResNet of
+    transformers, torchvision or timm, or any other network that pools by a layer
+    `nn.AdaptiveAvgPool2d(1)` or `nn.AvgPool2d`.
 
     Args:
-        model: changed in place.
-        name: of the pool, where there are several (squeeze-and-excitation blocks have one each).
-        example: input of the network, a batch of one. Default: zeros (1, C, 224, 224), C as the first
-            convolution has it.
-        report: called with a line on each layer that was swapped; default: the logger "uotpool", level INFO.
-        **uot: options of `UOTPooling`. `start="mean"`: the network computes what it did, and learns from there.
+        model: the network, which is changed in place.
+        name: name of the pool, where there are several (squeeze-and-excitation blocks have one
+            each).
+        example: input of the network, a batch of one. Default: zeros (1, C, 224, 224), with the C
+            of the first convolution.
+        report: called with a line on each layer that was swapped; default: the logger "uotpool",
+            level INFO.
+        **uot: options of `UOTPooling`. With `start="mean"` the network computes what it did before,
+            and learns from there.
 
     Returns:
-        The model. Parameters of the new layer are on the device and in the dtype of what it gets. What was
-        swapped is in `model.uotpool_swaps`, plain data from which `restore_pools` makes the layers again.
+        The model. Parameters of the new layer have the device and dtype of its input.
+        `model.uotpool_swaps` records the swap as plain data, from which `restore_pools` makes the
+        layers again.
     """
     seen = _look(model, example)
     found = {n: s for n, s in seen.items() if s.is_global and s.is_average}
@@ -78,13 +83,14 @@ def replace_local_pools(
     """Put a `UOTPool2d` of the same geometry in the place of each max and average pool inside a network.
 
     Args:
-        model: changed in place.
-        names: of the pools to swap; default: all that are not global.
+        model: the network, which is changed in place.
+        names: names of the pools to swap; default: all that are not global.
         example, report: as in `replace_global_pool`.
-        **uot: options of `UOTPooling`, weights of its own for each layer. `start="mean"` is for average pools.
+        **uot: options of `UOTPooling`. Each layer has weights of its own. `start="mean"` is for
+            average pools.
 
     Returns:
-        The model. Parameters of the new layers are on the device and in the dtype of what they get.
+        The model. Parameters of the new layers have the device and dtype of their inputs.
     """
     if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
         checks.fail("names", "a list of names of layers", names, TypeError)
@@ -105,11 +111,11 @@ def replace_local_pools(
 
 @dataclass
 class _Seen:
-    """A pool of the network and what went through it."""
+    """A pool of the network, its inputs and its outputs."""
 
     name: str
     layer: nn.Module
-    inputs: list[Tensor] = field(default_factory=list)  # without values
+    inputs: list[Tensor] = field(default_factory=list)  # same shape, device and dtype, but no values
     outputs: list[torch.Size] = field(default_factory=list)
 
     @property
@@ -118,7 +124,10 @@ class _Seen:
 
     @property
     def is_global(self) -> bool:
-        """Whether it averages over all positions. A max pool that happens to see one window is a local pool."""
+        """Whether the pool averages over all positions.
+
+        A max pool that happens to see one window is a local pool.
+        """
         if isinstance(self.layer, _ADAPTIVE):
             return _pair(self.layer.output_size) == (1, 1)
         if not isinstance(self.layer, nn.AvgPool2d):
@@ -129,7 +138,7 @@ class _Seen:
         )
 
     def options(self, uot: dict[str, Any]) -> dict[str, Any]:
-        """For a new layer: as many channels, on the device and in the dtype of what the pool gets."""
+        """Return options for a new layer: the channels, device and dtype of the input of the pool."""
         kinds = {(x.shape[-3], x.device, x.dtype) for x in self.inputs}
         if len(kinds) > 1:
             raise ValueError(
@@ -140,7 +149,7 @@ class _Seen:
         return {"dim": dim, "device": device, "dtype": dtype} | uot
 
     def check_start(self, uot: dict[str, Any]) -> None:
-        """Refuse to start as the mean where that is not what the layer computes."""
+        """Refuse to start as the mean where the old layer computes something else."""
         layer = self.layer
         if uot.get("start") != "mean":
             return
@@ -159,7 +168,7 @@ class _Seen:
 
 
 def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
-    """The pools that the network uses, by name, with what an example is there."""
+    """Run the network on an example; return the pools that it uses, by name."""
     if not isinstance(model, nn.Module):
         checks.fail("model", "a network (nn.Module)", model, TypeError)
     if next(iter(model.parameters()), None) is None:
@@ -186,7 +195,7 @@ def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
 
 
 def _is_torchs(module: nn.Module) -> bool:
-    """A pool of torch that does what its class says: one with a `forward` of its own may pad as it likes."""
+    """Return whether a pool is torch's own. A subclass with another `forward` may pad as it likes."""
     known = next((kind for kind in _ADAPTIVE + _FIXED if isinstance(module, kind)), None)
     return known is not None and type(module).forward is known.forward
 
@@ -243,7 +252,7 @@ def _inside(layer: nn.Module) -> str:
 
 
 def _others(model: nn.Module, seen: dict[str, _Seen]) -> str:
-    """What the network has instead of the pool that was looked for, and what can be done."""
+    """Say what the network has instead of the pool that was looked for, and what can be done."""
     ours = {n: m for n, m in model.named_modules() if isinstance(m, (AdaptiveUOTPool2d, UOTPool2d))}
     if ours:
         names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in ours.items())

@@ -1,8 +1,9 @@
-"""Which pools of a network were swapped, as plain data, and the way back to the swapped network from it.
+"""Record which pools of a network were swapped as plain data, and swap them again from the record.
 
-A state dict has the numbers of the new layers, but does not make them: a network built anew has its old pools,
-and `from_pretrained` of transformers drops what it has no place for. So a swap leaves a record: a list with one
-dict for each layer, of strings, numbers and lists alone, fit for JSON and `torch.load(weights_only=True)`.
+A state dict has the numbers of the new layers, but does not make the layers: a network built anew
+has its old pools, and `from_pretrained` of transformers drops weights that it has no place for. So
+a swap leaves a record, a list with one dict per layer, of strings, numbers and lists alone, fit for
+JSON and `torch.load(weights_only=True)`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
     """Put the layers of a recorded swap into a network that was built anew, ready for its state dict.
 
     Args:
-        model: as it was before `replace_global_pool` or `replace_local_pools`; changed in place. Pools that are
-            swapped already stay.
-        record: what was in `model.uotpool_swaps` after the swap. Default: the record of `model` itself or of
-            its `config`, which `save_pretrained` of transformers keeps.
+        model: the network as it was before `replace_global_pool` or `replace_local_pools`; it is
+            changed in place. Pools that are swapped already stay.
+        record: the `model.uotpool_swaps` after the swap. Default: the record of `model` itself or
+            of its `config`, which `save_pretrained` of transformers keeps.
         **uot: options that a record cannot hold, for all layers: a module as `p0` or `q0`.
 
     Returns:
-        The model. New layers have the device and dtype of its first parameter, and random weights.
+        The model. New layers have random weights, and the device and dtype of the model's first
+        parameter.
     """
     if not isinstance(model, nn.Module):
         checks.fail("model", "a network (nn.Module)", model, TypeError)
@@ -56,7 +58,7 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
     for name, layer in new.items():
         layer.train(modules[name].training)
         put(model, name, layer)
-    # The record stays true of layers that stay, with these options or others, and of those that are not named.
+    # Layers that stay, with these options or others, and layers that are not named keep their entries.
     kept = {entry["name"]: entry for entry in getattr(model, RECORD, [])}
     for entry in entries:
         if entry["name"] in new or entry["name"] not in kept:
@@ -66,31 +68,31 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
 
 
 def load_swapped(cls: type[Model], folder: Any, **options: Any) -> Model:
-    """A swapped model of transformers from what its `save_pretrained` wrote, with the weights of our layers.
+    """Load a swapped model of transformers that `save_pretrained` wrote, with the weights of our layers.
 
     Args:
         cls: class of the model, for example `ResNetForImageClassification`; not an Auto class.
-        folder: what `cls.from_pretrained` takes.
-        **options: those of `cls.from_pretrained`.
+        folder: the folder or name for `cls.from_pretrained`.
+        **options: options of `cls.from_pretrained`.
     """
     if not (isinstance(cls, type) and issubclass(cls, nn.Module) and hasattr(cls, "from_pretrained")):
         checks.fail("cls", "a class of models of transformers (not an Auto class)", cls, TypeError)
 
     class Swapped(cls):  # type: ignore[valid-type, misc]
-        """Has its pools swapped before transformers looks for the weights."""
+        """The model with its pools swapped before transformers looks for the weights."""
 
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(config, *args, **kwargs)
             restore_pools(self)
 
-    Swapped.__name__ = cls.__name__  # in messages, and in what `save_pretrained` writes
+    Swapped.__name__ = cls.__name__  # for messages, and for `save_pretrained`, which writes the name
     model: Any = Swapped.from_pretrained(folder, **options)
     model.__class__ = cls
     return model
 
 
 def remember(model: nn.Module, new: Mapping[str, tuple[type[nn.Module], dict[str, Any]]]) -> None:
-    """Add layers to the record of a network: by name their class and options."""
+    """Add layers, given by name with their class and options, to the record of a network."""
     entries = list(getattr(model, RECORD, []))
     for name, (kind, options) in new.items():
         kept = {key: value for key, value in options.items() if key not in ("device", "dtype")}
@@ -101,7 +103,7 @@ def remember(model: nn.Module, new: Mapping[str, tuple[type[nn.Module], dict[str
 
 
 def put(model: nn.Module, where: str, layer: nn.Module) -> nn.Module:
-    """The model with this layer in the place of another one, under all names that it has."""
+    """Put this layer in the place of another one, under all names of that one; return the model."""
     old = model.get_submodule(where)
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module is old:
@@ -131,7 +133,7 @@ def _recorded(model: nn.Module) -> Any:
 
 
 def _validated(record: Any) -> list[Any]:
-    """A record may come from a file of somebody else: it names our layers and nothing else."""
+    """Validate a record, which may come from somebody else's file: it names our layers and nothing else."""
     accepted = f"a list of dicts with {', '.join(sorted(_ENTRY))}, as a swap leaves it"
     if not isinstance(record, (list, tuple)):
         checks.fail("record", accepted, record, TypeError)
@@ -146,7 +148,7 @@ def _validated(record: Any) -> list[Any]:
 def _data(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.tolist()
-    if hasattr(value, "item"):  # a number of numpy, which JSON does not know
+    if hasattr(value, "item"):  # a numpy number, which JSON does not know
         value = value.item()
     if isinstance(value, Mapping):
         return {str(key): _data(inner) for key, inner in value.items()}

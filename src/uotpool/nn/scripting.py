@@ -1,4 +1,4 @@
-"""TorchScript by `torch.jit.script` is not for these layers, and this says so."""
+"""A clear error for `torch.jit.script`, which these layers do not support."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import NoReturn
 
 
 class NotScriptable:
-    """Mixin for modules: `torch.jit.script`, of one or of a model that holds one, ends in a clear error.
+    """Mixin for modules: `torch.jit.script` of the module, or of a model that holds it, raises a clear error.
 
-    Without it TorchScript stops at some line of ours that it cannot parse, and its message is about that line.
+    Without the mixin TorchScript stops at some line of ours that it cannot parse, and complains of
+    that line.
     """
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """What `torch.jit.script` calls on a module and all modules in it, before anything else."""
+        """Raise the error. `torch.jit.script` first calls this on a module and on all modules in it."""
         raise RuntimeError(
             f"{type(self).__name__}: torch.jit.script (TorchScript) is not supported; export the model by "
             'torch.export.export, or by torch.onnx.export for other runtimes. The page "Deploy it" of the '

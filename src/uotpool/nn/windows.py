@@ -1,8 +1,8 @@
-"""Which positions each output of a pooling layer looks at, axis by axis, in torch's way.
+"""Find the positions that each output of a pooling layer looks at, axis by axis, as torch does.
 
-A size may be a number, or stand for any number while a network is exported with dynamic sizes. Nothing is then
-decided by it: what holds for the example need not hold for the next image. What is divided is >= 0 wherever an
-input is large enough, since ONNX rounds towards 0.
+While a network is exported with dynamic sizes, a size stands for any number. No branch may then
+depend on it, as what holds for the example need not hold for the next image. Dividends are >= 0
+wherever an input is large enough, since ONNX rounds towards 0.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from torch import Tensor
 
 
 class Axis(NamedTuple):
-    """The windows along one axis: (out, size) positions, and which of them are inside the input."""
+    """The windows along one axis: (out, size) positions, and a mask of those inside the input."""
 
     positions: Tensor
-    present: Tensor | None  # None: all
-    plain: bool  # the windows lie side by side and cover the axis: nothing has to be gathered
+    present: Tensor | None  # None: all are inside
+    plain: bool  # whether the windows lie side by side and cover the axis, so that nothing has to be gathered
 
 
 def known(*sizes: int) -> bool:
-    """Whether these are numbers, and not what an exporter (SymInt) or a tracer (Tensor) has in their place."""
+    """Return whether these are plain numbers and not an exporter's SymInt or a tracer's Tensor."""
     return all(type(n) is int for n in sizes)
 
 
 def output_length(length: int, size: int, stride: int, padding: int, ceil: bool) -> int:
-    """As torch: the last window starts inside the input or its left padding. Below 1: no window fits."""
+    """Return torch's output length: the last window starts inside the input or its left padding.
+
+    Below 1 no window fits.
+    """
     room = length + 2 * padding - size
     if not ceil:
         return (room + stride) // stride
@@ -41,7 +44,7 @@ def _smaller(a: int, b: int) -> int:
 
 
 def sliding(length: int, out: int, size: int, stride: int, padding: int, device: torch.device) -> Axis:
-    """Windows of one size, `stride` apart, the first of them `padding` outside."""
+    """Make windows of one size, `stride` apart, of which the first starts `padding` outside."""
     start = torch.arange(out, device=device) * stride - padding
     index = start[:, None] + torch.arange(size, device=device)
     whole = known(length, out) and padding == 0 and (out - 1) * stride + size <= length
@@ -51,9 +54,9 @@ def sliding(length: int, out: int, size: int, stride: int, padding: int, device:
 
 
 def adaptive(length: int, out: int | None, device: torch.device) -> Axis:
-    """Windows that cover the axis, from floor(i length / out) to ceil((i + 1) length / out).
+    """Make windows that cover the axis, from floor(i length / out) to ceil((i + 1) length / out).
 
-    With None as `out` each position is a window.
+    If `out` is None, each position is a window.
     """
     if out is None or out == 1:
         positions = torch.arange(length, device=device)
@@ -62,17 +65,17 @@ def adaptive(length: int, out: int | None, device: torch.device) -> Axis:
         return sliding(length, out, length // out, length // out, 0, device)
     i = torch.arange(out, device=device)
     start, end = i * length // out, ((i + 1) * length + out - 1) // out
-    size = length // out + 2  # enough for any; the rest is absent
+    size = length // out + 2  # enough for any window; the rest is absent
     index = start[:, None] + torch.arange(size, device=device)
     return Axis(index.clamp(0, length - 1), index < end[:, None], plain=False)
 
 
 def gather(x: Tensor, axes: list[Axis]) -> tuple[Tensor, Tensor | None]:
-    """The windows as sets: (B * windows, positions, C), and which positions are there.
+    """Return the windows as sets, (B * windows, positions, C), and a mask of the positions that are present.
 
     Args:
         x: (B, C, *spatial).
-        axes: one for each spatial dimension.
+        axes: one per spatial dimension.
     """
     B, C = x.shape[:2]
     for dim, axis in enumerate(axes, 2):
@@ -91,7 +94,7 @@ def gather(x: Tensor, axes: list[Axis]) -> tuple[Tensor, Tensor | None]:
 
 
 def _together(axes: list[Axis]) -> Tensor | None:
-    """(out, out, ..., size, size, ...): a position is there if it is on every axis."""
+    """Return the mask (out, out, ..., size, size, ...) of positions that are present on every axis."""
     if all(axis.present is None for axis in axes):
         return None
     n = len(axes)

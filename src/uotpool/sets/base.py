@@ -1,8 +1,8 @@
 """One view of a batch of sets for every input layout.
 
-The solvers need three things of a batch: a reduction over the samples of each set, the way back from a
-per-set value to the rows, and which rows are really there. `Sets` offers just that, so each solver is
-written once. Shapes below, with B sets, D features, M rows in all:
+The solvers need three things of a batch: a reduction over the samples of each set, the way back
+from a per-set value to the rows, and the rows that are present. `Sets` offers just these, so each
+solver is written once. The table has the shapes for B sets, D features and M rows in all:
 
 | kind of value    | letter | dense          | ragged    |
 |------------------|--------|----------------|-----------|
@@ -11,8 +11,9 @@ written once. Shapes below, with B sets, D features, M rows in all:
 | per feature      | u      | (B, 1, D)      | (B, D)    |
 | per set          | s      | (B, 1, 1)      | (B, 1)    |
 
-An absent row (padding, or a sample whose prior is zero) holds finite filler and takes no part in any
-reduction over samples. Nothing is compacted, so no size depends on data and a GPU is never waited for.
+An absent row (padding, or a sample whose prior is zero) holds finite filler and takes no part in
+any reduction over samples. Nothing is compacted, so no size depends on data and we never wait for a
+GPU.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from torch import Tensor
 
 
 def logsumexp_d(Y: Tensor) -> Tensor:
-    """log sum exp over the features of each sample, (..., D) -> (..., 1)."""
-    # The maximum is detached: its two gradients cancel exactly, and `torch.logsumexp`, which keeps them
-    # apart in rounding, is off by orders of magnitude in float32 for |Y| near 1e8.
+    """Return log sum exp over the features of each sample, (..., D) -> (..., 1)."""
+    # The maximum is detached: its two gradients cancel exactly, and `torch.logsumexp`, which keeps
+    # them apart in rounding, is off by orders of magnitude in float32 for |Y| near 1e8.
     m = Y.detach().amax(-1, keepdim=True)
     return m + (Y - m).exp().sum(-1, keepdim=True).log()
 
@@ -47,74 +48,75 @@ class Sets(ABC):
 
     @abstractmethod
     def to_rows(self, u: Tensor) -> Tensor:
-        """Per-set values (u or s) to something that broadcasts against the rows (Y or v)."""
+        """Turn per-set values (u or s) into values that broadcast against the rows (Y or v)."""
 
     @abstractmethod
     def per_feature(self, p: Tensor) -> Tensor:
-        """(D,) or (B, D) to the shape of u."""
+        """Bring (D,) or (B, D) to the shape of u."""
 
     @abstractmethod
     def per_sample(self, q: Tensor) -> Tensor:
-        """(B, N) or (M,) to the shape of v."""
+        """Bring (B, N) or (M,) to the shape of v."""
 
     def squeeze(self, u: Tensor) -> Tensor:
-        """u to (B, D), s to (B, 1)."""
+        """Bring u to (B, D), or s to (B, 1)."""
         return u.reshape(self.num_sets, u.shape[-1])
 
     def restrict(self, present: Tensor) -> Sets:
-        """The same sets with only the rows that are also in `present` (bool, shape of v)."""
+        """Return the same sets with only the rows that are also in `present` (bool, shape of v)."""
         sets = copy(self)
         sets.present = present if self.present is None else self.present & present
         return sets
 
     def fill_absent(self, Y: Tensor, fill: float) -> Tensor:
-        """Y with `fill` in the absent rows, whatever they hold, and no gradient to them."""
+        """Return Y with `fill` in the absent rows, whatever they hold, and no gradient to them."""
         return Y if self.present is None else torch.where(self.present, Y, fill)
 
     def sum_n(self, Y: Tensor) -> Tensor:
-        """Sum over the samples of each set."""
+        """Return the sum over the samples of each set."""
         return self._sum(self.fill_absent(Y, 0.0))
 
     def sum_all(self, Y: Tensor) -> Tensor:
-        """Sum over all entries of each set."""
+        """Return the sum over all entries of each set."""
         return self.sum_n(Y.sum(-1, keepdim=True))
 
     def max_n(self, Y: Tensor) -> Tensor:
-        """Maximum over the samples of each set; 0 for a set without samples."""
+        """Return the maximum over the samples of each set; 0 for a set without samples."""
         m = self._max(self.fill_absent(Y, -torch.inf))
         return torch.where(m == -torch.inf, 0.0, m)
 
     def logsumexp_n(self, Y: Tensor) -> Tensor:
-        """log sum exp over the samples of each set; 0 for a set without samples."""
+        """Return log sum exp over the samples of each set; 0 for a set without samples."""
         m = self.max_n(Y.detach())
         total = self._sum((self.fill_absent(Y, -torch.inf) - self.to_rows(m)).exp())
-        # The largest term is exp(0), so total >= 1 but for a set without samples: the clamp only acts there
-        # and keeps log and its gradient finite.
+        # The largest term is exp(0), so total >= 1 except for a set without samples. The clamp acts
+        # only there and keeps log and its gradient finite.
         return m + total.clamp_min(1.0).log()
 
     def logsumexp_all(self, Y: Tensor) -> Tensor:
-        """log sum exp over all entries of each set."""
+        """Return log sum exp over all entries of each set."""
         return self.logsumexp_n(logsumexp_d(Y))
 
     def softmax_n(self, Y: Tensor) -> Tensor:
-        """Softmax over the samples of each set, feature by feature; 0 in absent rows."""
-        # Divided by its sum, not by exp(logsumexp): beside a maximum of 1e8 rounding eats the log of the sum.
+        """Return the softmax over the samples of each set, feature by feature; 0 in absent rows."""
+        # We divide by the sum and not by exp(logsumexp): beside a maximum of 1e8 the log of the sum
+        # is lost to rounding.
         E = (self.fill_absent(Y, -torch.inf) - self.to_rows(self.max_n(Y.detach()))).exp()
         return E / self.to_rows(self._sum(E).clamp_min(1.0))
 
     def log_softmax_n(self, Y: Tensor) -> Tensor:
-        """Log of `softmax_n`; finite filler in absent rows."""
-        # The maximum is taken off first, for the same reason.
+        """Return the log of `softmax_n`, with finite filler in absent rows."""
+        # We subtract the maximum first, for the same reason.
         Y = Y - self.to_rows(self.max_n(Y.detach()))
         total = self._sum(self.fill_absent(Y, -torch.inf).exp())
         return Y - self.to_rows(total.clamp_min(1.0).log())
 
     def count(self, like: Tensor) -> Tensor:
-        """Number of samples of each set, as s in the dtype of `like`."""
+        """Return the number of samples of each set, as s in the dtype of `like`."""
         return self.sum_n(torch.ones_like(like[..., :1]))
 
     def log_priors(self, X: Tensor, log_p0: Tensor | None, log_q0: Tensor | None) -> tuple[Tensor, Tensor]:
-        """log p0, given as (D,) or (B, D), as u, and log q0 as v; uniform where None is given."""
+        """Return log p0, given as (D,) or (B, D), as u, and log q0 as v; None means uniform."""
         if log_p0 is None:
             D = X.shape[-1]
             log_p0 = torch.full((D,), 1.0 / D, dtype=X.dtype, device=X.device).log()

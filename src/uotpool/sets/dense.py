@@ -15,8 +15,8 @@ class DenseSets(Sets):
         return Y.sum(1, keepdim=True)
 
     def _max(self, Y: Tensor) -> Tensor:
-        if Y.shape[1] == 0:  # amax of nothing is an error in torch
-            return Y.sum(1, keepdim=True) - torch.inf  # in the graph, with gradient 0
+        if Y.shape[1] == 0:  # torch's amax of nothing is an error
+            return Y.sum(1, keepdim=True) - torch.inf  # stays in the graph, with gradient 0
         return Y.amax(1, keepdim=True)
 
     def to_rows(self, u: Tensor) -> Tensor:

@@ -21,14 +21,14 @@ class RaggedSets(Sets):
         ptr: Tensor | None = None,
         like: Tensor | None = None,
     ) -> None:
-        """From `index`, or from `ptr` with the rows `like`, or from the rows alone: one set."""
+        """Group by `index`, or by `ptr` with the rows `like`; the rows `like` alone are one set."""
         super().__init__(num_sets, present)
         self._index, self.ptr, self._like = index, ptr, like
         self.one = index is None and ptr is None
 
     @property
     def index(self) -> Tensor:
-        """Set of each row; made when first asked for."""
+        """The set of each row, made when first asked for."""
         if self._index is None:
             assert self._like is not None
             rows, device = self._like.shape[0], self._like.device
@@ -46,7 +46,7 @@ class RaggedSets(Sets):
         if not Y.requires_grad:
             return largest
         top = self.to_rows(largest)
-        hit = (Y.detach() == top) | top.isnan()  # ties share the gradient; a NaN shows
+        hit = (Y.detach() == top) | top.isnan()  # ties share the gradient; a NaN gives NaN
         return self._sum(torch.where(hit, Y, 0.0)) / self._sum(hit.to(Y.dtype)).clamp_min(1.0)
 
     def to_rows(self, u: Tensor) -> Tensor:
@@ -60,6 +60,6 @@ class RaggedSets(Sets):
 
 
 def index_from_ptr(ptr: Tensor, num_rows: int) -> Tensor:
-    """Set of each row, from the offsets; the number of rows is known, so nothing is waited for."""
+    """Return the set of each row from the offsets. The number of rows is known, so we never wait for a GPU."""
     rows = torch.arange(num_rows, device=ptr.device)
     return torch.bucketize(rows, ptr[1:].contiguous(), right=True)

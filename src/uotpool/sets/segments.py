@@ -1,8 +1,9 @@
-"""Sum, maximum and spreading over the rows of ragged sets: plain torch, and opaque operators for the compiler.
+"""Sum, maximum and spreading over the rows of ragged sets, in plain torch, or opaque for the compiler.
 
-Inductor (torch 2.13, CPU) scatters into buffers that it also uses for something else, as soon as a graph has
-several scatters: wrong numbers without a message, or a crash (`tests/test_runtime.py` has the case). It cannot
-do so inside an operator of our own, so those are used while compiling. Eager runs and exports see plain torch.
+Inductor (torch 2.13, CPU) scatters into buffers that it also uses for something else, as soon as a
+graph has several scatters. That gives wrong numbers without a message, or a crash
+(`tests/test_runtime.py` has the case). Inductor cannot do so inside an operator of our own, so we
+use such operators while compiling. Eager runs and exports see plain torch.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from uotpool import checks
 
 
 def sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
-    """(M, C) -> (num_sets, C)."""
+    """Sum the rows of each set, (M, C) -> (num_sets, C)."""
     return _sum_op(Y, index, num_sets) if _opaque() else _sum(Y, index, num_sets)
 
 
 def max(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
-    """(M, C) -> (num_sets, C), -inf for an empty set. Without gradient."""
+    """Return the maximum of each set, (M, C) -> (num_sets, C), -inf for an empty set, without gradient."""
     return _max_op(Y, index, num_sets) if _opaque() else _max(Y, index, num_sets)
 
 
 def to_rows(u: Tensor, index: Tensor) -> Tensor:
-    """(num_sets, C) -> (M, C)."""
+    """Give each row the values of its set, (num_sets, C) -> (M, C)."""
     return _spread_op(u, index) if _opaque() else _spread(u, index)
 
 
 def _opaque() -> bool:
     if not torch.compiler.is_compiling():
         return False
-    is_exporting = getattr(torch.compiler, "is_exporting", None)  # not in torch 2.4
+    is_exporting = getattr(torch.compiler, "is_exporting", None)  # torch 2.4 has none
     return is_exporting is None or not is_exporting()
 
 
 def _sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
     zeros = Y.new_zeros(num_sets, Y.shape[1])
-    if torch._C._is_tracing():  # ONNX's exporter by tracing writes index_add as if no index came twice
+    if torch._C._is_tracing():  # ONNX's exporter by tracing writes an index_add that forgets repeated indices
         return zeros.scatter_add(0, index[:, None].expand_as(Y), Y)
     return zeros.index_add(0, index, Y)
 

@@ -1,4 +1,4 @@
-"""The readable implementation: plain torch, one file per algorithm, any layout, any number of derivatives."""
+"""The readable implementation in plain torch: one file per algorithm, any layout, any number of derivatives."""
 
 from __future__ import annotations
 

@@ -1,15 +1,18 @@
 """Exact Bregman ADMM, entropic and quadratic, one step per module.
 
-Two blocks, {P, eta} and {S, mu}, tied by the soft constraints P = S, marg_D(P) = mu, marg_N(S) = eta: each
-has a dual (Z, z1, z2) and a KL term of weight rho. Against the published Algorithm 1:
+The two blocks {P, eta} and {S, mu} are tied by the soft constraints P = S, marg_D(P) = mu,
+marg_N(S) = eta. Each constraint has a dual (Z, z1, z2) and a KL term of weight rho. This differs
+from the published Algorithm 1:
 
-- P and S are not projected on mu and eta but weigh the coupling KL and the marginal KL together, which is
-  where the factors 1/2 and rho / (alpha0 + 2 rho) come from. The projection freezes mu = p0 and eta = q0.
+- P and S are not projected on mu and eta but weigh the coupling KL and the marginal KL together,
+  which is where the factors 1/2 and rho / (alpha0 + 2 rho) come from. The projection freezes mu =
+  p0 and eta = q0.
 - The duals move by differences of logarithms. The published additive steps are of size rho / (N D).
 - Every block has mass 1. The normaliser of a block only adds a constant to its logarithm.
-- eta for the next step is updated at the end of a module, not at its start, where the first one would
-  leave eta = q0 whatever alpha2 is; and the output is a closing S update that sees the last duals. So every
-  weight of every module gets a gradient. (Constant weights, entropic: the iterates are the same.)
+- eta for the next step is updated at the end of a module. At its start the first module would leave
+  eta = q0 whatever alpha2 is. The output is a closing S update that sees the last duals. So every
+  weight of every module gets a gradient. (With constant weights and entropic R the iterates are the
+  same.)
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Primal(NamedTuple):
     log_p: Tensor  # log marg_D(P)
     log_S: Tensor
     log_q: Tensor  # log marg_N(S)
-    rho: Tensor  # as used: each set has its own for the quadratic problem
+    rho: Tensor  # as used; for the quadratic problem each set has its own
 
 
 def start(problem: SolverInput) -> State:
@@ -60,18 +63,18 @@ def start(problem: SolverInput) -> State:
 
 
 def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
-    """The P update, then the S update, with the weights of module k.
+    """Do the P update, then the S update, with the weights of module k.
 
-    Each block is a conditional distribution times a marginal, normalised apart: where an entry of Y is large,
-    rounding would eat the logarithm of a sum, and with it the mass of the plan. Absent rows are held at 0, as
-    they would overflow.
+    Each block is a conditional distribution times a marginal, and the two are normalised
+    separately. Where an entry of Y is large, the logarithm of a sum over both would be lost to
+    rounding, and with it the mass of the plan. Absent rows are held at 0, as they would overflow.
     """
     X, sets, _, _, w = problem
     assert w.rho is not None
     alpha0, rho = w.alpha0[k], w.rho[k]
     if quadratic:
-        # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms: a step that ignores
-        # it overshoots. Per set, so that batch mates do not meet.
+        # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms, and a step
+        # that ignores this overshoots. The maximum is per set, so that batch mates do not matter.
         rho = rho + alpha0 * s.largest
         rho_n = sets.to_rows(rho)
         Y = _stepped(s.log_S, X - s.Z + sets.to_rows(s.z1) - alpha0 * s.log_S.exp(), rho_n, sets)
@@ -95,12 +98,13 @@ def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
 
 
 def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
-    """log T + slope / rho up to a constant for each set, which is slope / rho where the sum is largest.
+    """Return log T + slope / rho less a constant per set: slope / rho at the place where this sum is largest.
 
-    The constant changes no plan, and the derivatives by the entries of a set add up to 0. In rounding they do
-    not quite, so a large slope would make that rest a derivative by rho. Unlike the entropic one, this rho
-    hangs on the plan before (by `largest`), so the rest would be magnified again in every module, beyond what
-    float32 can hold. With the constant off, the entries that have mass have next to no slope.
+    The constant changes no plan, and the derivatives by the entries of a set add up to 0. With
+    rounding they do not quite, so a large slope would turn the rest into a derivative by rho.
+    Unlike the entropic one, this rho depends on the previous plan (by `largest`), so the rest would
+    be magnified again in every module, beyond what float32 can hold. Without the constant, the
+    entries that have mass have next to no slope.
     """
     Y = (log_T + slope / rho_n).detach()
     top = sets.to_rows(sets.max_n(Y.amax(-1, keepdim=True)))
@@ -109,7 +113,7 @@ def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
 
 
 def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
-    """Module k."""
+    """Do module k."""
     _, sets, log_p0, log_q0, w = problem
     alpha1, alpha2 = w.alpha1[k], w.alpha2[k]
     log_P, log_p, log_S, log_q, rho = primal(problem, s, k, quadratic)
@@ -130,7 +134,7 @@ def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
 
 
 def _solve(problem: SolverInput, quadratic: bool) -> Tensor:
-    """log S after K modules and a closing primal update with the last module's weights."""
+    """Return log S after K modules and a closing primal update with the last module's weights."""
     s = start(problem)
     for k in range(problem.w.K):
         s = step(problem, s, k, quadratic)
@@ -138,12 +142,12 @@ def _solve(problem: SolverInput, quadratic: bool) -> Tensor:
 
 
 def solve_entropic(problem: SolverInput) -> Tensor:
-    """log S of the problem with entropic R."""
+    """Return log S of the problem with entropic R."""
     return _solve(problem, quadratic=False)
 
 
 def solve_quadratic(problem: SolverInput) -> Tensor:
-    """log S of the problem with quadratic R."""
+    """Return log S of the problem with quadratic R."""
     return _solve(problem, quadratic=True)
 
 

@@ -1,4 +1,4 @@
-"""What a solver says of itself."""
+"""The description of a solver."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Solver:
     """One algorithm: K unrolled modules from a problem to log P, in readable torch.
 
     Attributes:
-        name: what users call the solver.
+        name: the name of the solver for users.
         regularizer: the R of its problem, one of `REGULARIZERS`.
         weights: names of its weights, in the order of the rows of `Problem.weights`.
-        exact: log P of mass 1 after K >= 1 modules; its fixed point is the optimum.
-        published: the same as printed in the paper, for reproduction.
+        exact: returns log P of mass 1 after K >= 1 modules. Its fixed point is the optimum.
+        published: the algorithm as printed in the paper, for reproduction.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Solver:
         return "rho" in self.weights
 
     def solve(self, problem: SolverInput, formulation: str) -> Tensor:
-        """log P after K modules, in the shape of X, with finite filler at absent rows."""
+        """Return log P after K modules, in the shape of X, with finite filler at absent rows."""
         if problem.w.K == 0:
             return problem.start()
         return self.exact(problem) if formulation == "exact" else self.published(problem)

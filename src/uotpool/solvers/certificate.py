@@ -1,8 +1,9 @@
 """The value of a plan, and how far it is from the optimum, from the plan alone.
 
-For a plan P of mass 1 put u = -alpha1 log(marg_D(P) / p0), v = -alpha2 log(marg_N(P) / q0), Y = X + u + v. At
-these potentials the Fenchel dual is feasible and primal minus dual collapses to a divergence between P and
-the plan Q that Y would give, so nothing cancels: it is >= 0, and 0 exactly at the optimum.
+For a plan P of mass 1 put u = -alpha1 log(marg_D(P) / p0), v = -alpha2 log(marg_N(P) / q0), Y = X +
+u + v. At these potentials the Fenchel dual is feasible, and primal minus dual collapses to a
+divergence between P and the plan Q that Y would give. So nothing cancels: the divergence is >= 0,
+and 0 exactly at the optimum.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from uotpool.solvers.simplex import project
 
 
 def objective(problem: SolverInput, P: Tensor, regularizer: str) -> Tensor:
-    """The value of the problem at plans of mass 1, as s; absent rows count nothing."""
+    """Return the value of the problem at plans of mass 1, as s. Absent rows do not count."""
     X, sets, log_p0, log_q0, w = problem
     P = sets.fill_absent(P, 0.0)
     smooth = P.square() if regularizer == QUADRATIC else torch.special.xlogy(P, P) - P
@@ -28,7 +29,7 @@ def objective(problem: SolverInput, P: Tensor, regularizer: str) -> Tensor:
 
 
 def gap(problem: SolverInput, log_P: Tensor, regularizer: str) -> Tensor:
-    """Duality gap of each set, as s. log_P may have any mass; it is normalised first.
+    """Return the duality gap of each set, as s. log_P may have any mass; it is normalised first.
 
     The weights are those of the last module.
     """
@@ -39,8 +40,9 @@ def gap(problem: SolverInput, log_P: Tensor, regularizer: str) -> Tensor:
     total = sets.logsumexp_n(log_q)
     log_P, log_p, log_q = log_P - sets.to_rows(total), log_p - total, log_q - sets.to_rows(total)
 
-    # A marginal of zero under a positive prior costs an infinite derivative unless its weight is zero. Features
-    # without mass have to be counted: `logsumexp_n` gives 0 for nothing, which suits an empty set only.
+    # A marginal of zero under a positive prior has an infinite derivative unless its weight is
+    # zero. We count the features without mass, since `logsumexp_n` gives 0 for them, which suits an
+    # empty set only.
     held = sets.sum_n((log_P > -torch.inf).to(X.dtype))
     empty_p, empty_q = (held == 0) & (sets.count(X) > 0), log_q == -torch.inf
     u = torch.where(empty_p, 0.0, -alpha1 * (log_p - log_p0))
@@ -55,7 +57,7 @@ def gap(problem: SolverInput, log_P: Tensor, regularizer: str) -> Tensor:
         top = sets.max_n(Y.amax(-1, keepdim=True))
         log_Q = (Y - sets.to_rows(top)) / alpha0
         log_Q = log_Q - sets.to_rows(sets.logsumexp_all(log_Q))
-        # With the masses, -P + Q, every term of the sum is >= 0.
+        # With the masses -P + Q added, every term of the sum is >= 0.
         terms = torch.where(P > 0, P * (log_P - log_Q), 0.0) - P + sets.fill_absent(log_Q, -torch.inf).exp()
     else:
         Y = Y / (2 * alpha0)

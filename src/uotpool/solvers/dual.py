@@ -1,15 +1,15 @@
-"""The dual of the problem, for both regularisers: value, gradient, curvature.
+"""The dual of the problem for both regularisers: value, gradient and curvature.
 
-A smooth convex function of the two potentials, with Y = X + u + v:
+The dual is a smooth convex function of the two potentials, with Y = X + u + v:
 
     F(u, v) = conj(Y) + alpha1 log sum_d p0 exp(-u / alpha1) + alpha2 log sum_n q0 exp(-v / alpha2)
 
-    entropic   conj(Y) = alpha0 log sum exp(Y / alpha0)       Q = softmax(Y / alpha0)
-    quadratic  conj(Y) = max over the simplex of <Y, Q> - alpha0 |Q|^2,   Q = projection of Y / (2 alpha0)
+    entropic   conj(Y) = alpha0 log sum exp(Y / alpha0),                Q = softmax(Y / alpha0)
+    quadratic  conj(Y) = max over the simplex of <Y, Q> - alpha0 |Q|^2, Q = projection of Y / (2 alpha0)
 
-with gradient (marg_D(Q) - p_hat, marg_N(Q) - q_hat), where p_hat = softmax(log p0 - u / alpha1). The curvature
-of conj is kappa (diag(w) - w w^T / sum w), with w = Q, kappa = 1 / alpha0 (entropic) or w = [Q > 0],
-kappa = 1 / (2 alpha0) (quadratic, right almost everywhere).
+with gradient (marg_D(Q) - p_hat, marg_N(Q) - q_hat), where p_hat = softmax(log p0 - u / alpha1).
+The curvature of conj is kappa (diag(w) - w w^T / sum w), with w = Q, kappa = 1 / alpha0 (entropic)
+or w = [Q > 0], kappa = 1 / (2 alpha0) (quadratic, right almost everywhere).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Dual(NamedTuple):
         return self.regularizer == QUADRATIC
 
     def eased(self, factor: float) -> Dual:
-        """The dual of an easier problem: alpha0 times the factor."""
+        """Return the dual of an easier problem, in which alpha0 is multiplied by the factor."""
         w = self.problem.w
         return self._replace(problem=self.problem._replace(w=w._replace(alpha0=factor * w.alpha0)))
 
@@ -76,7 +76,7 @@ class Dual(NamedTuple):
         return self.X + self.sets.to_rows(u) + v
 
     def plan(self, u: Tensor, v: Tensor) -> Tensor:
-        """log of the plan that the potentials give."""
+        """Return the log of the plan that the potentials give."""
         if not self.quadratic:
             return log_plan(self.X, self.sets, u, v, self.alpha0)
         return self._quadratic_plan(u, v)
@@ -84,8 +84,9 @@ class Dual(NamedTuple):
     def _quadratic_plan(self, u: Tensor, v: Tensor) -> Tensor:
         Y = self.Y(u, v)
         Q = project(Y / (2 * self.alpha0), self.sets)
-        # A marginal may be smaller than the rounding of Y, or zero where its weight is. It then goes to the
-        # largest entry of its row or column, where the exact plan has it: p(n|d) and the gap stay defined.
+        # A marginal may be smaller than the rounding of Y, or zero where its weight is. We then put
+        # it at the largest entry of its row or column, where the exact plan has it, so that p(n|d)
+        # and the gap stay defined.
         Y = Y.detach()
         tiny = torch.finfo(Q.dtype).tiny
         asked_d = torch.where(self.alpha1 > 0, self.p_hat(u), 0.0).clamp_min(tiny)
@@ -99,7 +100,10 @@ class Dual(NamedTuple):
         return torch.where(Q > 0, Q.clamp_min(tiny).log(), -torch.inf)
 
     def marginal_slopes(self, u: Tensor, v: Tensor) -> Potentials:
-        """-log(marg_D(Q) / p0) and -log(marg_N(Q) / q0): the potentials are these, times their weights."""
+        """Return -log(marg_D(Q) / p0) and -log(marg_N(Q) / q0).
+
+        The potentials are these times their weights.
+        """
         log_Q = self.sets.fill_absent(self.plan(u, v), -torch.inf)
         slope_u = self.log_p0 - self.sets.logsumexp_n(log_Q)
         slope_v = self.log_q0 - log_Q.logsumexp(-1, keepdim=True)
@@ -109,7 +113,7 @@ class Dual(NamedTuple):
         return gap(self.problem, log_P, self.regularizer)
 
     def value(self, u: Tensor, v: Tensor) -> Tensor:
-        """F(u, v) of each set, as s."""
+        """Return F(u, v) of each set, as s."""
         Y = self.Y(u, v)
         top = self.sets.max_n(Y.amax(-1, keepdim=True))
         Y = Y - self.sets.to_rows(top)
@@ -124,7 +128,7 @@ class Dual(NamedTuple):
         return top + conj + prior_p + prior_q
 
     def log_p_hat(self, u: Tensor) -> Tensor:
-        """Unnormalised log of the feature marginal that u asks for. u = 0 where alpha1 = 0."""
+        """Return the unnormalised log of the feature marginal that u asks for. u = 0 where alpha1 = 0."""
         return self.log_p0 - u / self.alpha1.clamp_min(torch.finfo(u.dtype).tiny)
 
     def log_q_hat(self, v: Tensor) -> Tensor:
@@ -137,14 +141,17 @@ class Dual(NamedTuple):
         return self.sets.softmax_n(self.log_q_hat(v))
 
     def Q(self, u: Tensor, v: Tensor) -> Tensor:
-        """The gradient of conj."""
+        """Return the gradient of conj."""
         if self.quadratic:
             return project(self.Y(u, v) / (2 * self.alpha0), self.sets)
-        # Hidden before the exponential: that of the filler may be infinite, and 0 times it is NaN in reverse.
+        # Absent rows are filled before the exponential: that of the filler may be infinite, and 0
+        # times it is NaN in the backward pass.
         return self.sets.fill_absent(self.plan(u, v), -torch.inf).exp()
 
     def gradient(self, u: Tensor, v: Tensor) -> Potentials:
-        """Gradient of F, 0 for a potential whose weight is 0; differentiable in X, priors and weights."""
+        """Return the gradient of F, 0 for a potential whose weight is 0; differentiable in X,
+        priors and weights.
+        """
         Q = self.Q(u, v)
         gu = self.sets.sum_n(Q) - self.p_hat(u)
         gv = self.sets.fill_absent(Q.sum(-1, keepdim=True) - self.q_hat(v), 0.0)
@@ -168,14 +175,15 @@ class Curvature:
         self.diag_N = self.w_N if damping is None else self.w_N + sets.to_rows(damping)
         self.p_hat, self.q_hat = dual.p_hat(u), dual.q_hat(v)
         self.inv1, self.inv2 = _inverse(dual.alpha1), _inverse(dual.alpha2)
-        # Square roots of the inverse diagonal; 0 where a potential is fixed (weight 0, or an absent row).
+        # The square roots of the inverse diagonal are 0 where a potential is fixed (weight 0, or an
+        # absent row).
         self.scale_u = _rsqrt(self.kappa * self.diag_D + self.p_hat * self.inv1) * (dual.alpha1 > 0)
         self.scale_v = _rsqrt(self.kappa * self.diag_N + self.q_hat * self.inv2) * (dual.alpha2 > 0)
         if sets.present is not None:
             self.scale_v = self.scale_v * sets.present
 
     def _times(self, x: Tensor, y: Tensor) -> Potentials:
-        """Scaled Hessian times (x, y)."""
+        """Return the scaled Hessian times (x, y)."""
         sets = self.sets
         du, dv = self.scale_u * x, self.scale_v * y
         mean = ((self.w_D * du).sum(-1, keepdim=True) + sets.sum_n(self.w_N * dv)) / self.w_all
@@ -186,10 +194,10 @@ class Curvature:
         return self.scale_u * u, self.scale_v * v
 
     def solve(self, gu: Tensor, gv: Tensor, rtol: float, max_iter: int) -> Potentials:
-        """(u, v) with Hessian (u, v) = (gu, gv), by conjugate gradients, every set at its own pace.
+        """Solve Hessian (u, v) = (gu, gv) by conjugate gradients, every set at its own pace.
 
-        A constant in u or in v is in the kernel of the Hessian and orthogonal to every gradient that comes
-        here, so the system is consistent; conjugate gradients never leave its range.
+        A constant in u or in v is in the kernel of the Hessian and orthogonal to every gradient
+        that comes here, so the system is consistent; conjugate gradients never leave its range.
         """
         sets = self.sets
         ru, rv = self.scale_u * gu, self.scale_v * gv
@@ -223,6 +231,6 @@ def _inverse(alpha: Tensor) -> Tensor:
 
 
 def _rsqrt(diagonal: Tensor) -> Tensor:
-    """diagonal^(-1/2); 0 where the diagonal has underflowed: no mass there to move."""
+    """Return diagonal^(-1/2), 0 where the diagonal has underflowed, as there is no mass to move."""
     tiny = torch.finfo(diagonal.dtype).tiny
     return torch.where(diagonal > tiny, diagonal.clamp_min(tiny).rsqrt(), 0.0)

@@ -1,8 +1,8 @@
-"""The optimum itself, by a damped Newton method on the dual, with gradients through the optimality conditions.
+"""Find the optimum by a damped Newton method on the dual, with gradients through the optimality conditions.
 
-Conjugate gradients solve the Newton systems, and the adjoint one of the backward pass: nothing larger than X is
-formed, and sets of any sizes go together. The work is done in float64 where the device has it: the plan of a
-float32 input is easy to hold in float32, the way to it is not.
+Conjugate gradients solve the Newton systems and the adjoint system of the backward pass, so nothing
+larger than X is formed, and sets of any sizes go together. The work is done in float64 where the
+device has it: float32 is enough for the plan of a float32 input, but not for the way to it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from uotpool.solvers.sinkhorn import sweep
 
 DEFAULT_TOL = {torch.float64: 1e-12, torch.float32: 1e-6}
 DEFAULT_MAX_ITER = 200
-NEWTON_RTOL = 1e-3  # of the inner solves; Newton then gains three digits of the gradient a step
+NEWTON_RTOL = 1e-3  # of the inner solves; Newton then gains three digits of the gradient per step
 ADJOINT_RTOL = {torch.float64: 1e-11, torch.float32: 1e-5}
 CG_MAX_ITER = 300
-DAMPING = 0.1  # of the quadratic problem, times the norm of the gradient: it fades out
+DAMPING = 0.1  # of the quadratic problem, times the norm of the gradient, so that it fades out
 BACKTRACKS = 20
 ENTROPIC_START = (64.0, 16.0, 4.0, 1.0, 1.0)
 QUADRATIC_START = tuple(4.0**i for i in range(7, 0, -1))
@@ -36,14 +36,14 @@ class ConvergenceWarning(RuntimeWarning):
 
 
 def solve(problem: SolverInput, regularizer: str, tol: float | None, max_iter: int | None) -> Tensor:
-    """log P at the optimum, differentiated implicitly; one value per weight."""
+    """Return log P at the optimum, differentiated implicitly; each weight has one value."""
     X, sets, log_p0, log_q0, w = problem
     tol = DEFAULT_TOL[X.dtype] if tol is None else tol
     max_iter = DEFAULT_MAX_ITER if max_iter is None else max_iter
     dtype = X.dtype if X.device.type == "mps" else torch.float64
     # rho has no part in the optimum.
     x, log_p, log_q, *alphas = (t.to(dtype) for t in (X, log_p0, log_q0, *w[:3]))
-    # A constant in X changes nothing: without it all digits are left to what matters.
+    # A constant in X changes nothing. Without it, all digits are left for the differences.
     x = x - sets.to_rows(sets.max_n(x.detach().amax(-1, keepdim=True)))
     dual = Dual(SolverInput(x, sets, log_p, log_q, Weights(*alphas)), regularizer)
     alpha1, alpha2 = dual.alpha1, dual.alpha2
@@ -61,21 +61,21 @@ def solve(problem: SolverInput, regularizer: str, tol: float | None, max_iter: i
         u, v = u + free_u * slope_u, v + free_v * slope_v
         du, dv = _Implicit.apply(*dual.gradient(u, v), curvature)
         u, v = u + du, v + dv
-    # Not a number in, not a number out: the active sets of the quadratic problem would pass over it.
+    # NaN in X must give NaN, but the active sets of the quadratic problem would pass over it.
     poison = sets.sum_all(X.detach() * 0) + (log_p0.detach() * 0).sum(-1, keepdim=True)
     poison = poison + sets.sum_n(log_q0.detach() * 0)
     return dual.plan(u, v).to(X.dtype) + sets.to_rows(poison)
 
 
 def _least_gap(dual: Dual, tol: float) -> Tensor:
-    """tol, but not below the rounding of the gap of each set, as s."""
+    """Return tol, but at least the rounding of the gap of each set, as s."""
     low = dual.sets.max_n((-dual.X).amax(-1, keepdim=True))  # the range: the maximum of X is 0
     size = low + dual.alpha0 + dual.alpha1 + dual.alpha2
     return (8 * torch.finfo(size.dtype).eps * size).clamp_min(tol)
 
 
 def _warn(message: str) -> None:
-    """Warn at the first line outside of this package and torch, also through layers."""
+    """Warn at the first line of the stack that is outside of this package and torch."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _package(frame) in ("uotpool", "torch"):
         frame, level = frame.f_back, level + 1
@@ -87,9 +87,10 @@ def _package(frame: FrameType) -> str:
 
 
 class _Implicit(torch.autograd.Function):
-    """How (u, v) moves with the gradient of F at the optimum, where that gradient is zero.
+    """Differentiates (u, v) by the gradient of F at the optimum, where that gradient is zero.
 
-    d(u, v) = -Hessian^-1 d(gradient): the forward value is 0, the backward is one linear solve.
+    d(u, v) = -Hessian^-1 d(gradient), so the forward value is 0 and the backward pass is one linear
+    solve.
     """
 
     @staticmethod
@@ -108,10 +109,10 @@ class _Implicit(torch.autograd.Function):
 
 
 def _minimise(dual: Dual, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
-    """u, v and the gaps; see `_newton`. Starts from easier problems, with alpha0 shrinking to its value."""
+    """Return u, v and the gaps (see `_newton`), from easier problems in which alpha0 shrinks to its value."""
     u, v = torch.zeros_like(dual.log_p0), torch.zeros_like(dual.log_q0)
     if dual.quadratic:
-        # For a large alpha0 every entry is active and F is nearly quadratic; the active set then thins out.
+        # For a large alpha0 every entry is active and F is nearly quadratic. The active set thins out later.
         for factor in QUADRATIC_START:
             easier = dual.eased(factor)
             u, v, _ = _newton(easier, u, v, 1e-3 * float(easier.alpha0), QUADRATIC_START_ITER)
@@ -122,11 +123,11 @@ def _minimise(dual: Dual, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Te
 
 
 def _newton(dual: Dual, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Damped Newton on F until the gap of every set is at most tol."""
+    """Run a damped Newton method on F until the gap of every set is at most tol."""
     sets = dual.sets
     least = _least_gap(dual, tol)
-    # The coupling of u and v has rank D at most: without rounding 2 D + 2 steps are enough. Not a function of
-    # N, which would let a large set change the result of its batch mates.
+    # The coupling of u and v has rank D at most, so without rounding 2 D + 2 steps are enough. The
+    # bound must not depend on N, or a large set would change the results of its batch mates.
     cg_iter = min(CG_MAX_ITER, 4 * dual.X.shape[-1] + 20)
     for _ in range(max_iter):
         busy = dual.gap(dual.plan(u, v)) > least
@@ -135,16 +136,16 @@ def _newton(dual: Dual, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tupl
         gu, gv = dual.gradient(u, v)
         damping = None
         if dual.quadratic:
-            # Few active entries leave directions with next to no curvature, and steps that go far too far.
+            # With few active entries, some directions have next to no curvature, and steps go far too far.
             damping = DAMPING * (gu.abs().sum(-1, keepdim=True) + sets.sum_n(gv.abs()))
         du, dv = Curvature(dual, u, v, damping).solve(gu, gv, NEWTON_RTOL, cg_iter)
         slope = (gu * du).sum(-1, keepdim=True) + sets.sum_n(gv * dv)
         t = _line_search(dual, u, v, du, dv, slope, busy)
         new_u, new_v = u - t * du, v - sets.to_rows(t) * dv
         if not dual.quadratic:
-            # A sweep never raises F, costs one evaluation, and mends steps that rounding has spoilt.
+            # A sweep never raises F, costs one evaluation, and mends steps that rounding has spoiled.
             new_u, new_v = _sweep(dual, new_v)
-        u = torch.where(busy, new_u, u)  # a set that is done stays as it is, whoever is in the batch
+        u = torch.where(busy, new_u, u)  # a finished set stays as it is, whatever else is in the batch
         v = torch.where(sets.to_rows(busy), new_v, v)
     return u, v, dual.gap(dual.plan(u, v))
 
@@ -152,9 +153,9 @@ def _newton(dual: Dual, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tupl
 def _line_search(
     dual: Dual, u: Tensor, v: Tensor, du: Tensor, dv: Tensor, slope: Tensor, busy: Tensor
 ) -> Tensor:
-    """Step of each set by backtracking (Armijo), 0 where nothing helps."""
+    """Return the step of each set by backtracking (Armijo), 0 where no step helps."""
     before = dual.value(u, v)
-    # Near the optimum the decrease drowns in the rounding of F: allow for that much.
+    # Near the optimum the decrease drowns in the rounding of F, so we allow for that much.
     slack = 8 * torch.finfo(u.dtype).eps * before.abs()
     t = busy.to(u.dtype)
     for _ in range(BACKTRACKS):

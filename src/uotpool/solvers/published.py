@@ -1,10 +1,11 @@
 """The algorithms as published (Algorithms 1 and 2), for reproduction only.
 
-Misprints are resolved where the appendix or the derivation decides: the S update divides by (alpha0 + rho), the
-dual Z moves by rho, the quadratic S update uses P^(k+1) (what R = <P, S> implies). Everything else is as
-printed, with what follows from it (`docs/published-algorithms.md`, tests/test_paper_facts.py): Sinkhorn's
-fixed point is not the optimum unless alpha0 = 1, and Bregman ADMM keeps mu = p0, eta = q0, so alpha1 and alpha2
-have no effect. Rows are samples here: the paper's "col" reduction is over n.
+We resolve misprints where the appendix or the derivation decides: the S update divides by (alpha0 +
+rho), the dual Z moves by rho, and the quadratic S update uses P^(k+1), as R = <P, S> implies.
+Everything else is as printed, with the consequences (`docs/published-algorithms.md`,
+tests/test_paper_facts.py): Sinkhorn's fixed point is not the optimum unless alpha0 = 1, and Bregman
+ADMM keeps mu = p0 and eta = q0, so alpha1 and alpha2 have no effect. Rows are samples here, so the
+paper's "col" reduction is over n.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from uotpool.sets import logsumexp_d
 
 
 def sinkhorn(problem: SolverInput) -> Tensor:
-    """Algorithm 2. log P of free mass."""
+    """Run Algorithm 2; return log P of free mass."""
     X, sets, log_p0, log_q0, w = problem
     a, b = problem.zero_potentials()
     Y = X / w.alpha0[0]
@@ -31,12 +32,12 @@ def sinkhorn(problem: SolverInput) -> Tensor:
 
 
 def badmm_entropic(problem: SolverInput) -> Tensor:
-    """Algorithm 1 with entropic R. log P^(K)."""
+    """Run Algorithm 1 with entropic R; return log P^(K)."""
     return _badmm(problem, quadratic=False)
 
 
 def badmm_quadratic(problem: SolverInput) -> Tensor:
-    """Algorithm 1 with quadratic R. log P^(K)."""
+    """Run Algorithm 1 with quadratic R; return log P^(K)."""
     return _badmm(problem, quadratic=True)
 
 

@@ -9,11 +9,12 @@ from uotpool.sets import Sets
 
 
 def project(Y: Tensor, sets: Sets) -> Tensor:
-    """argmin_Q |Q - Y|^2 over Q >= 0 of mass 1, set by set; 0 in absent rows.
+    """Return argmin_Q |Q - Y|^2 over Q >= 0 of mass 1, set by set; 0 in absent rows.
 
-    Michelot's active-set iteration: Q = max(Y - t, 0) with t the mean excess of the entries above it. t only
-    grows and the active set only shrinks, so it ends after finitely many rounds (a handful in practice),
-    and each round is two sums, for sets of any sizes. The gradient is that of the final active set.
+    This is Michelot's active-set iteration: Q = max(Y - t, 0) with t the mean excess of the entries
+    above t. As t only grows and the active set only shrinks, the iteration ends after finitely many
+    rounds (a handful in practice), and each round is two sums, for sets of any sizes. The gradient
+    is that of the final active set.
     """
     Y = Y - sets.to_rows(sets.max_n(Y.detach().amax(-1, keepdim=True)))  # t keeps its digits
     Y = sets.fill_absent(Y, -torch.inf)

@@ -12,31 +12,31 @@ from uotpool.solvers.base import ENTROPIC, Solver
 
 
 def smax_n(sets: Sets, Y: Tensor, alpha0: Tensor) -> Tensor:
-    """Smooth maximum alpha0 log sum_n exp(Y / alpha0), in the units of Y."""
-    # Differences are taken before the division: at alpha0 = 1e-5 this keeps the digits of Y.
+    """Return the smooth maximum alpha0 log sum_n exp(Y / alpha0), in the units of Y."""
+    # We subtract before we divide, which keeps the digits of Y at alpha0 = 1e-5.
     m = sets.max_n(Y.detach())
     E = sets.fill_absent((Y - sets.to_rows(m)) / alpha0, -torch.inf).exp()
-    return m + alpha0 * sets.sum_n(E).clamp_min(1.0).log()  # the sum is >= 1 but for an empty set
+    return m + alpha0 * sets.sum_n(E).clamp_min(1.0).log()  # the sum is >= 1 except for an empty set
 
 
 def smax_d(Y: Tensor, alpha0: Tensor) -> Tensor:
-    """Smooth maximum alpha0 log sum_d exp(Y / alpha0), in the units of Y."""
+    """Return the smooth maximum alpha0 log sum_d exp(Y / alpha0), in the units of Y."""
     m = Y.detach().amax(-1, keepdim=True)
     return m + alpha0 * ((Y - m) / alpha0).exp().sum(-1, keepdim=True).log()
 
 
 def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Module k: maximise the dual in u, then in v (Gauss-Seidel: v sees the new u).
+    """Do module k: maximise the dual in u, then in v (Gauss-Seidel: v sees the new u).
 
-    The published update moves both from the same iterate and mixes up the units of the potentials; it
-    has another fixed point unless alpha0 = 1 (`solvers/published.py`).
+    The published update moves both from the same iterate and mixes up the units of the potentials.
+    It has another fixed point unless alpha0 = 1 (`solvers/published.py`).
     """
     X, sets, log_p0, log_q0, w = problem
     alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
     tau1, tau2 = alpha1 / (alpha0 + alpha1), alpha2 / (alpha0 + alpha2)
     u = tau1 * (alpha0 * log_p0 - smax_n(sets, X + v, alpha0))
-    # A constant in u or v cancels in the plan. Taking it out keeps the potentials of the size of X: the
-    # free-mass ones grow like 1 / (1 - tau1 tau2).
+    # A constant in u or v cancels in the plan. Without it the potentials stay of the size of X,
+    # while those of free mass grow like 1 / (1 - tau1 tau2).
     u = u - u.detach().amax(-1, keepdim=True)
     v = tau2 * (alpha0 * log_q0 - smax_d(X + sets.to_rows(u), alpha0))
     v = v - sets.to_rows(sets.max_n(v.detach()))
@@ -44,7 +44,7 @@ def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def solve(problem: SolverInput) -> Tensor:
-    """log P after K sweeps from v = 0; the last module's alpha0 forms the plan."""
+    """Return log P after K sweeps from v = 0. The last module's alpha0 forms the plan."""
     u, v = problem.zero_potentials()
     for k in range(problem.w.K):
         u, v = sweep(problem, v, k)
@@ -52,7 +52,7 @@ def solve(problem: SolverInput) -> Tensor:
 
 
 def log_plan(X: Tensor, sets: Sets, u: Tensor, v: Tensor, alpha0: Tensor) -> Tensor:
-    """log softmax of (X + u + v) / alpha0 over all entries of each set."""
+    """Return the log softmax of (X + u + v) / alpha0 over all entries of each set."""
     Y = X + sets.to_rows(u) + v
     top = sets.max_n(Y.detach().amax(-1, keepdim=True))
     Y = (Y - sets.to_rows(top)) / alpha0

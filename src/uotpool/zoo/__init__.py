@@ -1,4 +1,4 @@
-"""Every pooling of the paper and the ones people use today, by name and with one call."""
+"""Every pooling of the paper and those that people use today, by name and with the same call."""
 
 from uotpool.nn.base import Pooling
 from uotpool.zoo.registry import ENTRIES, Entry, build, entry, names

@@ -54,21 +54,21 @@ class GatedAttention(Pooling):
 
 
 class Dynamic(Pooling):
-    r"""Dynamic pooling: routing, as between capsules, from the samples to the set.
+    r"""Dynamic pooling: samples are routed to the set, as between capsules.
 
     .. math::
         c = \text{softmax}_n(b), \quad v = \text{squash}(\textstyle\sum_n c_n x_n), \quad
         b_n \leftarrow b_n + x_n^\top v
 
-    from b = 0, with :math:`\text{squash}(s) = \frac{|s|^2}{1 + |s|^2} \frac{s}{|s|}`; y is the last v. No
-    parameters.
+    from b = 0, with :math:`\text{squash}(s) = \frac{|s|^2}{1 + |s|^2} \frac{s}{|s|}`; y is the last
+    v. There are no parameters.
 
     Args:
         dim: number of features.
         steps: number of times that v is computed.
 
-    Y. Yan, X. Wang, X. Guo, J. Fang, W. Liu, J. Huang, "Deep multi-instance learning with dynamic pooling",
-    ACML 2018.
+    Y. Yan, X. Wang, X. Guo, J. Fang, W. Liu, J. Huang, "Deep multi-instance learning with dynamic
+    pooling", ACML 2018.
     """
 
     def __init__(self, dim: int, *, steps: int = 3) -> None:
@@ -85,7 +85,8 @@ class Dynamic(Pooling):
 
 
 def _squash(s: Tensor) -> Tensor:
-    # The length in units of the largest entry: squares would overflow or vanish. A root has no derivative at 0.
+    # The length is in units of the largest entry, since squares would overflow or vanish. A root
+    # has no derivative at 0.
     info = torch.finfo(s.dtype)
     largest = s.detach().abs().amax(-1, keepdim=True).clamp_min(info.tiny)
     length = largest * ((s / largest).square().sum(-1, keepdim=True) + info.tiny).sqrt()

@@ -17,16 +17,16 @@ class Covariance(Pooling):
     .. math::
         \Sigma = \tfrac1N \textstyle\sum_n (z_n - \bar z)(z_n - \bar z)^\top
 
-    :math:`z = W x` has `rank` features, so y has rank (rank + 1) / 2. The root is by five steps of Newton and
-    Schulz on the matrix divided by its trace, as in the paper; 1e-5 is added to the diagonal, for sets of one
-    sample.
+    :math:`z = W x` has `rank` features, so y has rank (rank + 1) / 2. The root comes from five
+    steps of Newton and Schulz on the matrix divided by its trace, as in the paper. For sets of one
+    sample, 1e-5 is added to the diagonal.
 
     Args:
         dim: number of features.
         rank: rows of W; default 16, at most `dim`.
 
-    P. Li, J. Xie, Q. Wang, Z. Gao, "Towards faster training of global covariance pooling networks by iterative
-    matrix square root normalization", CVPR 2018.
+    P. Li, J. Xie, Q. Wang, Z. Gao, "Towards faster training of global covariance pooling networks
+    by iterative matrix square root normalization", CVPR 2018.
     """
 
     RIDGE, STEPS = 1e-5, 5
@@ -55,7 +55,7 @@ def _trace(A: Tensor) -> Tensor:
 
 
 def _matrix_root(A: Tensor, steps: int) -> Tensor:
-    """Square root of symmetric positive definite matrices (B, r, r)."""
+    """Return the square root of symmetric positive definite matrices (B, r, r)."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     trace = _trace(A)
     Y, Z = A / trace, eye

@@ -1,4 +1,4 @@
-"""Poolings that look at the edges, with the layers of PyTorch Geometric (extra `pyg`)."""
+"""Poolings that use the edges, built from layers of PyTorch Geometric (extra `pyg`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GraphPooling(Pooling):
     needs_edges = True
 
     def _pool_graphs(self, graphs: Graphs) -> Tensor:
-        """(B, out_dim)."""
+        """Pool the graphs, (B, out_dim)."""
         raise NotImplementedError
 
     def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
@@ -88,7 +88,7 @@ def _check_within(edges: Tensor, index: Tensor) -> None:
 
 
 def _sum_loops(edges: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Several loops at a node become one, their sum: PyG's layers would take one of them."""
+    """Replace several loops at a node by their sum, as PyG's layers would take only one of them."""
     loop = edges[0] == edges[1]
     if checks.readable(edges) and not bool(loop.any()):
         return edges, weight
@@ -103,10 +103,10 @@ def _ratio(ratio: float) -> float:
 
 
 def _top(logit: Tensor, ratio: float, graphs: Graphs) -> Tensor:
-    """The ceil(ratio N) nodes of each graph with the largest logits, by their numbers.
+    """Return the numbers of the ceil(ratio N) nodes of each graph with the largest logits.
 
-    By the logits: what comes after them rounds to 1 for many. PyG's `topk` counts in the dtype of the scores,
-    and so keeps 7 or 8 of 100 nodes at a ratio of 0.07.
+    We rank logits, as many of the scores made from them round to 1. PyG's `topk` counts in the
+    dtype of the scores, and so keeps 7 or 8 of 100 nodes at a ratio of 0.07.
     """
     count = torch.bincount(graphs.graph, minlength=graphs.num_graphs)
     kept = (ratio * count.double() - 1e-9 * count).ceil().long()
@@ -123,7 +123,7 @@ def _mean_max(Y: Tensor, index: Tensor, num_graphs: int) -> Tensor:
 
 
 class SAGPool(GraphPooling):
-    r"""Self-attention graph pooling: the best nodes by a graph convolution, then mean and max of those.
+    r"""Self-attention graph pooling: a graph convolution selects nodes, and y is their mean and max.
 
     .. math::
         s = \tanh(\text{GCN}(X, A)), \quad i = \text{top}_{\lceil r N \rceil}(s), \quad
@@ -133,11 +133,12 @@ class SAGPool(GraphPooling):
         dim: number of features.
         ratio: r, the share of nodes to keep.
 
-    Among nodes whose scores tie (those with the same neighbours, all nodes of a complete graph) the order of
-    the rows decides, as in the original.
+    Among nodes whose scores tie (those with the same neighbours, all nodes of a complete graph) the
+    order of the rows decides, as in the original.
 
-    J. Lee, I. Lee, J. Kang, "Self-attention graph pooling", ICML 2019. Layers of PyG; the same as its
-    `SAGPooling` with GCNConv and this readout, but edge weights count.
+    J. Lee, I. Lee, J. Kang, "Self-attention graph pooling", ICML 2019. The layers are PyG's. The
+    result is that of its `SAGPooling` with GCNConv and this readout, except that edge weights
+    count.
     """
 
     def __init__(self, dim: int, *, ratio: float = 0.5) -> None:
@@ -153,24 +154,24 @@ class SAGPool(GraphPooling):
 
 
 class ASAP(GraphPooling):
-    r"""Adaptive structure-aware pooling: the best neighbourhoods, then mean and max of those.
+    r"""Adaptive structure-aware pooling: the best neighbourhoods are kept, and y is their mean and max.
 
     .. math::
         m_i = \max_{j \in \mathcal N(i)} x_j, \quad
         a_{ij} = \text{softmax}_j(\text{lrelu}(w^\top [W m_i \,\|\, x_j])), \quad
         c_i = \textstyle\sum_j a_{ij} x_j, \quad \phi = \sigma(\text{LEConv}(c, A))
 
-    with neighbourhoods that include the node itself; y is the readout of :math:`\phi_i c_i` over the
-    :math:`\lceil r N \rceil` largest phi, as in `SAGPool`. The coarsened graph is not built: nothing follows
-    that would read it.
+    with neighbourhoods that include the node itself; y is the readout of :math:`\phi_i c_i` over
+    the :math:`\lceil r N \rceil` largest phi, as in `SAGPool`. The coarsened graph is not built, as
+    nothing reads it.
 
     Args:
         dim: number of features.
         ratio: r, the share of neighbourhoods to keep.
 
-    E. Ranjan, S. Sanyal, P. Talukdar, "ASAP: adaptive structure aware pooling for learning hierarchical graph
-    representations", AAAI 2020. Layers of PyG; the same as its `ASAPooling` with this readout, but edge weights
-    count (in LEConv).
+    E. Ranjan, S. Sanyal, P. Talukdar, "ASAP: adaptive structure aware pooling for learning
+    hierarchical graph representations", AAAI 2020. The layers are PyG's. The result is that of its
+    `ASAPooling` with this readout, except that edge weights count (in LEConv).
     """
 
     def __init__(self, dim: int, *, ratio: float = 0.5) -> None:
@@ -197,23 +198,25 @@ class ASAP(GraphPooling):
 
 
 class DiffPool(GraphPooling):
-    r"""Differentiable pooling: nodes to C clusters, a graph convolution among those, then their mean.
+    r"""Differentiable pooling: nodes are assigned to C clusters, and y is the mean of a graph
+    convolution on them.
 
     .. math::
         S = \text{softmax}(\text{GCN}_s(X, A)), \quad Z = \text{relu}(\text{GCN}_z(X, A)), \quad
         y = \tfrac1C 1^\top \text{GCN}(S^\top Z, S^\top A S)
 
-    `aux_loss` is the mean over the graphs of :math:`|A - S S^\top|_F / N^2` (neighbours to one cluster) plus
-    that of the mean entropy of the rows of S (one cluster a node). All of it without an N x N matrix.
+    `aux_loss` is the mean over the graphs of :math:`|A - S S^\top|_F / N^2`, which puts neighbours
+    in one cluster, plus that of the mean entropy of the rows of S, which gives each node one
+    cluster. No N x N matrix is formed.
 
     Args:
         dim: number of features.
         hidden: features of Z; default `dim`.
         clusters: C.
 
-    R. Ying, J. You, C. Morris, X. Ren, W. Hamilton, J. Leskovec, "Hierarchical graph representation learning
-    with differentiable pooling", NeurIPS 2018. Layers of PyG, whose `dense_diff_pool` is the same with N x N
-    matrices.
+    R. Ying, J. You, C. Morris, X. Ren, W. Hamilton, J. Leskovec, "Hierarchical graph representation
+    learning with differentiable pooling", NeurIPS 2018. The layers are PyG's. Its `dense_diff_pool`
+    does the same with N x N matrices.
     """
 
     def __init__(self, dim: int, hidden: int | None = None, *, clusters: int = 8) -> None:
@@ -232,7 +235,7 @@ class DiffPool(GraphPooling):
         pooled = _outer_sums(S, Z, index, B)
         coarse = _outer_sums(weight[:, None] * S[edges[1]], S[edges[0]], index[edges[0]], B)  # to, from
         self.aux_loss = self._losses(S, log_S, graphs)
-        loops = torch.eye(self.clusters, dtype=X.dtype, device=X.device)  # its own would replace the diagonal
+        loops = torch.eye(self.clusters, dtype=X.dtype, device=X.device)  # PyG's would replace the diagonal
         return self.coarse(pooled, coarse + loops, add_loop=False).mean(1)
 
     @staticmethod
@@ -252,12 +255,12 @@ class DiffPool(GraphPooling):
         return torch.where(there, link + entropy, 0.0).sum() / there.sum().clamp_min(1)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The loss hangs on the graph of the last forward, which can be neither copied nor pickled.
+        # The loss belongs to the autograd graph of the last forward, which can be neither copied nor pickled.
         return {name: value for name, value in super().__getstate__().items() if name != "aux_loss"}
 
 
 def _outer_sums(U: Tensor, V: Tensor, index: Tensor, num_sets: int) -> Tensor:
-    """sum_n u_n v_n' over the rows of each set: (M, P), (M, Q) -> (num_sets, P, Q)."""
-    # One column of U at a time: P x Q values for each row would be a large tensor.
+    """Return sum_n u_n v_n' over the rows of each set: (M, P), (M, Q) -> (num_sets, P, Q)."""
+    # We take one column of U at a time, since P x Q values per row would be a large tensor.
     columns = [segments.sum(u[:, None] * V, index, num_sets) for u in U.unbind(1)]
     return torch.stack(columns, dim=1)

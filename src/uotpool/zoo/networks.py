@@ -16,7 +16,8 @@ class DeepSet(Pooling):
         dim: number of features.
         hidden: width of both hidden layers and of the sum; default `dim`.
 
-    M. Zaheer, S. Kottur, S. Ravanbakhsh, B. Poczos, R. Salakhutdinov, A. Smola, "Deep sets", NeurIPS 2017.
+    M. Zaheer, S. Kottur, S. Ravanbakhsh, B. Poczos, R. Salakhutdinov, A. Smola, "Deep sets",
+    NeurIPS 2017.
     """
 
     def __init__(self, dim: int, hidden: int | None = None) -> None:
@@ -32,7 +33,7 @@ class DeepSet(Pooling):
 class NetworkInNetwork(Pooling):
     r"""Network in network, :math:`y = \frac1N \sum_n \text{relu}(W_2\, \text{relu}(W_1 x_n + b_1) + b_2)`.
 
-    On an image it is two 1 x 1 convolutions and global average pooling.
+    On an image this is two 1 x 1 convolutions and global average pooling.
 
     Args:
         dim: number of features.

@@ -1,4 +1,4 @@
-"""The rows of a batch in the arrangement a method needs: without absent rows, or padded to one size."""
+"""Rearrange the rows of a batch: without absent rows, or padded to one size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uotpool.sets import DenseSets, RaggedSets, Sets
 
 
 def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:
-    """The present rows (M, D) in their order, the set of each, and their places among all rows."""
+    """Return the present rows (M, D) in their order, the set of each, and their places among all rows."""
     rows = X.reshape(-1, X.shape[-1])
     if isinstance(sets, RaggedSets):
         index = sets.index
@@ -24,8 +24,10 @@ def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
-    """(B, longest, D) with zeros after the rows of a set. An empty set has one row, of zeros, so that nothing
-    is divided by its size; `Pooling.forward` puts zeros in the place of what comes out.
+    """Return (B, longest, D) with zeros after the rows of a set.
+
+    An empty set has one row of zeros, so that nothing is divided by 0. `Pooling.forward` replaces
+    its output by zeros.
     """
     if isinstance(sets, DenseSets) and X.shape[1] > 0:
         if sets.present is None:
@@ -46,11 +48,11 @@ def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
 
 
 def pool_padded(pool: Callable[[Tensor, DenseSets], Tensor], X: Tensor, sets: Sets) -> Tensor:
-    """`pool` of padded sets, (b, longest, D) -> (b, features), for all sets in their order.
+    """Apply `pool` to padded sets, (b, longest, D) -> (b, features); return all sets in their order.
 
-    Where padding to the longest set would more than quadruple the rows, ragged sets are padded in groups whose
-    sizes differ by less than a factor 2, at most log2(longest) + 1 of them: one large set would make all others
-    as expensive.
+    Where padding to the longest set would more than quadruple the rows, ragged sets are padded in
+    at most log2(longest) + 1 groups whose sizes differ by less than a factor 2. Otherwise one large
+    set would make all others as expensive.
     """
     if isinstance(sets, DenseSets):
         return pool(*padded(X, sets))
@@ -70,7 +72,7 @@ def pool_padded(pool: Callable[[Tensor, DenseSets], Tensor], X: Tensor, sets: Se
 
 
 def mask_of(X: Tensor, sets: DenseSets) -> Tensor:
-    """(B, N), True where a row is present."""
+    """Return the mask (B, N), True where a row is present."""
     if sets.present is None:
         return torch.ones(X.shape[:2], dtype=torch.bool, device=X.device)
     return sets.present.squeeze(-1)

@@ -1,4 +1,4 @@
-"""Set2Set and the transformers, as PyTorch Geometric has them (extra `pyg`)."""
+"""Set2Set and the transformers, by the code of PyTorch Geometric (extra `pyg`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Set2Set(Pooling):
         dim: number of features.
         steps: T.
 
-    O. Vinyals, S. Bengio, M. Kudlur, "Order matters: sequence to sequence for sets", ICLR 2016. The code is
-    PyG's `Set2Set`.
+    O. Vinyals, S. Bengio, M. Kudlur, "Order matters: sequence to sequence for sets", ICLR 2016. The
+    code is PyG's `Set2Set`.
     """
 
     def __init__(self, dim: int, *, steps: int = 3) -> None:
@@ -39,15 +39,15 @@ class Set2Set(Pooling):
 class SetTransformer(Pooling):
     r"""Set Transformer, :math:`y = \text{SAB}(\text{PMA}_1(\text{SAB}(X)))`.
 
-    SAB is self-attention among the samples with a residual layer, PMA attention of one learned seed to them.
-    Time and memory grow with the square of the size of each set.
+    SAB is self-attention among the samples with a residual layer, and PMA is attention of one
+    learned seed to them. Time and memory grow with the square of the size of each set.
 
     Args:
         dim: number of features.
         heads: of attention; default 4 if that divides `dim`, else 1.
 
-    J. Lee, Y. Lee, J. Kim, A. Kosiorek, S. Choi, Y. W. Teh, "Set transformer", ICML 2019. The code is PyG's
-    `SetTransformerAggregation`.
+    J. Lee, Y. Lee, J. Kim, A. Kosiorek, S. Choi, Y. W. Teh, "Set transformer", ICML 2019. The code
+    is PyG's `SetTransformerAggregation`.
     """
 
     def __init__(self, dim: int, *, heads: int | None = None) -> None:
@@ -59,7 +59,8 @@ class SetTransformer(Pooling):
 
     def _attend(self, X: Tensor, sets: DenseSets) -> Tensor:
         mask = mask_of(X, sets)
-        # Its parts, as it runs them: its own forward pads sorted rows only, and turns NaN into 0.
+        # We run the parts ourselves, in the same order: PyG's forward pads sorted rows only, and
+        # turns NaN into 0.
         for encoder in self.aggr.encoders:
             X = encoder(X, mask)
         Y = self.aggr.pma(X, mask)
@@ -71,17 +72,17 @@ class SetTransformer(Pooling):
 class GraphMultisetTransformer(Pooling):
     r"""Graph Multiset Transformer without edges, :math:`y = \text{PMA}_1(\text{SAB}(\text{PMA}_k(X)))`.
 
-    Attention of k learned seeds to the samples, self-attention among the k results, attention of one seed to
-    those. As in PyG the keys and values of the first step are linear in X (the paper has a graph convolution
-    there).
+    First k learned seeds attend to the samples, then the k results attend to each other, and last
+    one seed attends to them. As in PyG, the keys and values of the first step are linear in X,
+    where the paper has a graph convolution.
 
     Args:
         dim: number of features.
         seeds: k.
         heads: of attention; default 4 if that divides `dim`, else 1.
 
-    J. Baek, M. Kang, S. J. Hwang, "Accurate learning of graph representations with graph multiset pooling",
-    ICLR 2021. The code is PyG's `GraphMultisetTransformer`.
+    J. Baek, M. Kang, S. J. Hwang, "Accurate learning of graph representations with graph multiset
+    pooling", ICLR 2021. The code is PyG's `GraphMultisetTransformer`.
     """
 
     def __init__(self, dim: int, *, seeds: int = 8, heads: int | None = None) -> None:

@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     formula: str
     paper: str  # authors and year; the class has the full citation
     source: str = "uotpool"  # where the code comes from
-    options: tuple[tuple[str, Any], ...] = ()  # what the name sets
+    options: tuple[tuple[str, Any], ...] = ()  # the options that the name sets
 
     @property
     def needs_pyg(self) -> bool:
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
         return self.where.startswith("zoo.graphs:")
 
     def load(self) -> type[Pooling]:
-        """The class."""
+        """Import and return the class."""
         module, _, name = self.where.partition(":")
         try:
             found: type[Pooling] = getattr(import_module(f"uotpool.{module}"), name)
@@ -131,7 +131,7 @@ ENTRIES: dict[str, Entry] = {
 
 
 def names() -> list[str]:
-    """All names that `build` knows."""
+    """Return all names that `build` knows."""
     return list(ENTRIES)
 
 
@@ -145,7 +145,7 @@ SYNONYMS = {
 
 
 def entry(name: str) -> Entry:
-    """The entry of a name, or an error with the nearest names."""
+    """Return the entry of a name; raise an error with the nearest names for an unknown one."""
     if not isinstance(name, str) or name not in ENTRIES:
         asked = str(name).lower()
         near = [SYNONYMS[asked]] if asked in SYNONYMS else []
@@ -159,15 +159,15 @@ def entry(name: str) -> Entry:
 
 
 def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Pooling:
-    """A pooling by its name.
+    """Make a pooling by its name.
 
     Args:
         name: one of `names()`; `uotpool poolings` lists them.
         dim: number of features of a sample.
-        hidden: width of the hidden layer, for the poolings that have one; default `dim`. The others ignore it,
-            so that one can be put in the place of another by its name alone.
-        **options: those of the pooling's class, for example `ratio=0.8` for "sagp"; of `UOTPooling` for
-            "uotp-...".
+        hidden: width of the hidden layer, for the poolings that have one; default `dim`. The others
+            ignore it, so that one can be put in the place of another by its name alone.
+        **options: options of the pooling's class, for example `ratio=0.8` for "sagp", or those of
+            `UOTPooling` for "uotp-...".
     """
     found = entry(name)
     kind = found.load()

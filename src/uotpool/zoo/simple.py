@@ -16,8 +16,8 @@ def _mean(X: Tensor, sets: Sets) -> Tensor:
 
 
 def _log_mean_exp(Y: Tensor, sets: Sets) -> Tensor:
-    # Not logsumexp less log N, two numbers that nearly cancel where Y is small. The maximum may be a constant:
-    # what it adds in one term it takes in the other.
+    # logsumexp and log N would nearly cancel where Y is small. The maximum may be a constant, since
+    # its derivatives in the two terms cancel.
     top = sets.max_n(Y.detach())
     mean = sets.sum_n(torch.expm1(Y - sets.to_rows(top))) / sets.count(Y).clamp_min(1.0)
     return sets.squeeze(top + torch.log1p(mean))
@@ -62,8 +62,8 @@ class MeanMax(Pooling):
 class VariancePreserving(Pooling):
     r"""Variance-preserving aggregation, :math:`y = \frac{1}{\sqrt N} \sum_n x_n`.
 
-    L. Schneckenreiter, R. Freinschlag, F. Sestak, J. Brandstetter, G. Klambauer, A. Mayr, "GNN-VPA: a
-    variance-preserving aggregation strategy for graph neural networks", 2024.
+    L. Schneckenreiter, R. Freinschlag, F. Sestak, J. Brandstetter, G. Klambauer, A. Mayr, "GNN-VPA:
+    a variance-preserving aggregation strategy for graph neural networks", 2024.
     """
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
@@ -73,11 +73,11 @@ class VariancePreserving(Pooling):
 class Mixed(Pooling):
     r"""Mixed mean-max pooling, :math:`y = \omega\, \text{mean}_n x_n + (1 - \omega) \max_n x_n`.
 
-    omega in (0, 1) is one learned number, sigmoid(raw_omega); `uotpool.MixedMeanMax` has the same from three
-    UOT poolings.
+    omega in (0, 1) is one learned number, sigmoid(raw_omega). `uotpool.MixedMeanMax` builds the
+    same from three UOT poolings.
 
-    C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural networks: mixed,
-    gated, and tree", AISTATS 2016.
+    C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural
+    networks: mixed, gated, and tree", AISTATS 2016.
     """
 
     def __init__(self, dim: int) -> None:
@@ -95,11 +95,11 @@ class Mixed(Pooling):
 class GatedMixed(Pooling):
     r"""Gated mean-max pooling: `Mixed` with :math:`\omega = \sigma(w^\top \text{mean}_n x_n + b)` for each set.
 
-    Lee et al. gate a window of fixed size by one weight for each place in it. A set has no places and any size,
-    so the gate looks at its mean.
+    Lee et al. gate a window of fixed size by one weight per place in it. A set has any size and no
+    places, so the gate looks at its mean.
 
-    C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural networks: mixed,
-    gated, and tree", AISTATS 2016.
+    C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural
+    networks: mixed, gated, and tree", AISTATS 2016.
     """
 
     def __init__(self, dim: int) -> None:
@@ -138,11 +138,11 @@ class Softmax(Pooling):
 class LogSumExp(Pooling):
     r"""Log-sum-exp pooling, :math:`y_d = \frac1r \log \frac1N \sum_n e^{r x_{nd}}`, r > 0 learned, from 1.
 
-    r = 0 is mean and r = inf max pooling. r = softplus(raw_r) + 0.01: the logarithm loses its digits to the
-    division by a small r.
+    r = 0 is mean and r = inf max pooling. r = softplus(raw_r) + 0.01: the logarithm loses its
+    digits to the division by a small r.
 
-    P. Pinheiro, R. Collobert, "From image-level to pixel-level labeling with convolutional networks", CVPR
-    2015.
+    P. Pinheiro, R. Collobert, "From image-level to pixel-level labeling with convolutional
+    networks", CVPR 2015.
     """
 
     FLOOR = 1e-2
@@ -163,10 +163,12 @@ class LogSumExp(Pooling):
 class GeM(Pooling):
     r"""Generalised mean (power mean), :math:`y_d = (\frac1N \sum_n \max(x_{nd}, \epsilon)^p)^{1/p}`.
 
-    p > 0 is learned, from 3, as softplus(raw_p) + 0.01; epsilon = 1e-6. For features that are not negative:
-    smaller ones count as epsilon and get no gradient. Computed by logarithms, so no power overflows.
+    p > 0 is learned, from 3, as softplus(raw_p) + 0.01; epsilon = 1e-6. The method is for features
+    that are not negative: those below epsilon count as epsilon and get no gradient. It is computed
+    by logarithms, so no power overflows.
 
-    F. Radenovic, G. Tolias, O. Chum, "Fine-tuning CNN image retrieval with no human annotation", TPAMI 2018.
+    F. Radenovic, G. Tolias, O. Chum, "Fine-tuning CNN image retrieval with no human annotation",
+    TPAMI 2018.
     """
 
     FLOOR, EPSILON = 1e-2, 1e-6
@@ -187,16 +189,18 @@ class GeM(Pooling):
 class GNP(Pooling):
     r"""Generalised norm-based pooling, :math:`y = W g + b`, :math:`g_d = (N^{-q} \sum_n |x_{nd}|^p)^{1/p}`.
 
-    The first half of the features has an exponent p > 0 and the other one p < 0, each with its own q; all four
-    are learned, from p = 1 and -1 and q = 1. |p| = softplus(raw_p) + 0.1. Signs are lost: for features that are
-    not negative, as add, mean, max (and min) pooling of those are settings of it. Computed by logarithms, of
-    |x| + 1e-6. With one feature there is no other half, and its p and q are idle.
+    The first half of the features has an exponent p > 0 and the other half p < 0, each with its own
+    q. All four are learned, from p = 1 and -1 and q = 1, with |p| = softplus(raw_p) + 0.1. Signs
+    are lost, so the method is for features that are not negative; add, mean, max and min pooling of
+    those are settings of it. It is computed by logarithms of |x| + 1e-6. With one feature there is
+    no other half, and the p and q of that half are idle.
 
-    J. Ko, T. Kwon, K. Shin, J. Lee, "Learning to pool in graph neural networks for extrapolation", 2021.
+    J. Ko, T. Kwon, K. Shin, J. Lee, "Learning to pool in graph neural networks for extrapolation",
+    2021.
     """
 
     FLOOR, EPSILON = 0.1, 1e-6
-    LARGEST = 80.0  # exp of it is still a float32
+    LARGEST = 80.0  # its exp is still a float32
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)

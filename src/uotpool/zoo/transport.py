@@ -12,14 +12,15 @@ from uotpool.nn.base import Pooling
 from uotpool.sets import DenseSets, Sets, logsumexp_d
 from uotpool.zoo.padding import pool_padded
 
-MOST_ROWS = 20_000  # for k-means; of more samples these many are drawn
+MOST_ROWS = 20_000  # for k-means; from more samples, this many are drawn
 
 
 def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -> Tensor:
-    """P (B, N, M) that maximises <score, P> + epsilon entropy, with rows of 1/N and columns of 1/M.
+    """Return P (B, N, M) that maximises <score, P> + epsilon entropy, with rows of 1/N and columns of 1/M.
 
-    Steps of Sinkhorn, each for the rows and then for the columns: those are exact in the result. With a small
-    epsilon these take long, so the first half of the steps comes down to it from 1, for scores of that size.
+    Each step of Sinkhorn fits the rows and then the columns, so the columns are exact in the
+    result. A small epsilon needs many steps, so epsilon falls from 1 during the first half of them,
+    for scores of that size.
     """
     log_rows = -sets.count(score).clamp_min(1.0).log()
     log_columns = -math.log(score.shape[-1])
@@ -28,7 +29,8 @@ def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -
         e = max(epsilon, epsilon ** (2 * i / steps))
         f = e * (log_rows - logsumexp_d((score + g) / e))
         g = e * (log_columns - sets.logsumexp_n((score + f) / e))
-    # Hidden before the exponential: that of an absent row may be infinite, and 0 times it is NaN in reverse.
+    # Absent rows are filled before the exponential: theirs may be infinite, and 0 times it is NaN
+    # in the backward pass.
     return sets.fill_absent((score + f + g) / e, -torch.inf).exp()
 
 
@@ -38,7 +40,7 @@ def enough(rows: Tensor, k: int, name: str) -> None:
 
 
 def k_means(rows: Tensor, k: int, name: str) -> Tensor:
-    """k centres of the rows, by scikit-learn, seeded from torch's generator."""
+    """Return k centres of the rows by scikit-learn, seeded from torch's generator."""
     try:
         from sklearn.cluster import KMeans  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -52,33 +54,34 @@ def k_means(rows: Tensor, k: int, name: str) -> Tensor:
 
 
 def squared_distances(X: Tensor, Z: Tensor) -> Tensor:
-    """(..., N, D), (M, D) -> (..., N, M)."""
-    # By a matrix product, around the middle of Z: |x|^2 - 2 x.z + |z|^2 loses its digits far from 0.
+    """Return squared distances: (..., N, D), (M, D) -> (..., N, M)."""
+    # We take a matrix product around the middle of Z, since |x|^2 - 2 x.z + |z|^2 loses its digits far from 0.
     middle = Z.mean(0)
     X, Z = X - middle, Z - middle
     return (X.square().sum(-1, keepdim=True) - 2 * X @ Z.T + Z.square().sum(-1)).clamp_min(0.0)
 
 
 class WEGL(Pooling):
-    r"""Wasserstein embedding: where each point of a reference set is carried to, less the point itself.
+    r"""Wasserstein embedding: the displacement of each point of a reference set by optimal transport.
 
     .. math::
         y_j = \frac{1}{\sqrt M} (M \textstyle\sum_n P_{nj} x_n - z_j), \quad j = 1 \ldots M
 
-    with P the optimal transport from X to the references z by squared distance; y has M `dim` features. Kolouri
-    et al. solve a linear program for each graph. That cannot be batched, so here P has an entropic term of
-    `epsilon` times the mean cost of a set and comes from `steps` steps of Sinkhorn: for sets of 20 to 500
-    standard normal samples y is within 15 to 19 % of theirs (epsilon = 0.005, 100 steps: 11 to 13 %). `fit`
-    takes the references from data, by k-means as in the paper; before, they are standard normal. They are not
-    learned.
+    with P the optimal transport from X to the references z by squared distance; y has M `dim`
+    features. Kolouri et al. solve a linear program for each graph. That cannot be batched, so here
+    P has an entropic term of `epsilon` times the mean cost of a set and comes from `steps` steps of
+    Sinkhorn: for sets of 20 to 500 standard normal samples y is within 15 to 19 % of theirs
+    (epsilon = 0.005, 100 steps: 11 to 13 %). `fit` takes the references from data, by k-means as in
+    the paper; before that, they are standard normal. They are not learned.
 
     Args:
         dim: number of features.
         references: M.
         epsilon: weight of the entropy, in units of the mean cost.
-        steps: of Sinkhorn.
+        steps: number of steps of Sinkhorn.
 
-    S. Kolouri, N. Naderializadeh, G. Rohde, H. Hoffmann, "Wasserstein embedding for graph learning", ICLR 2021.
+    S. Kolouri, N. Naderializadeh, G. Rohde, H. Hoffmann, "Wasserstein embedding for graph
+    learning", ICLR 2021.
     """
 
     needs_fit = True
@@ -93,7 +96,7 @@ class WEGL(Pooling):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """References from a standard normal; what `fit` found is lost."""
+        """Draw references from a standard normal; those that `fit` found are lost."""
         self.Z.normal_()
 
     def _fit(self, rows: Tensor) -> None:
@@ -113,32 +116,33 @@ class WEGL(Pooling):
 
 
 class OTK(Pooling):
-    r"""Optimal transport kernel embedding: the samples in a kernel's space, carried to learned references.
+    r"""Optimal transport kernel embedding: samples in the space of a kernel are carried to learned references.
 
     .. math::
         y_j = \sqrt p \textstyle\sum_n P_{nj} \psi(x_n), \quad j = 1 \ldots p, \quad
         \psi(x) = L^{-1} [\kappa(w_i, x)]_i, \quad L L^\top = [\kappa(w_i, w_j)]_{ij}
 
-    P is the entropic transport plan from X to the references z by the kernel :math:`\langle \psi(x_n), z_j
-    \rangle`; psi is the Nystrom map of the Gaussian kernel :math:`\kappa(x, w) = e^{-|x - w|^2 / (2 s)}` by
-    `hidden` anchors w; y has p `hidden` features. (The paper has the symmetric root of the kernel matrix for L:
-    a rotation of y.) References and anchors are learned. `fit` starts them from k-means, and s from the mean
-    squared distance; before, they are random, and s = `dim`, for features of unit variance.
+    P is the entropic transport plan from X to the references z by the kernel :math:`\langle
+    \psi(x_n), z_j \rangle`; psi is the Nystrom map of the Gaussian kernel :math:`\kappa(x, w) =
+    e^{-|x - w|^2 / (2 s)}` by `hidden` anchors w; y has p `hidden` features. (The paper has the
+    symmetric root of the kernel matrix for L: a rotation of y.) References and anchors are learned.
+    `fit` starts them from k-means, and s from the mean squared distance; before that, they are
+    random, and s = `dim`, for features of unit variance.
 
     Args:
         dim: number of features.
         hidden: number of anchors; default `dim`.
         references: p.
         epsilon: weight of the entropy.
-        steps: of Sinkhorn.
+        steps: number of steps of Sinkhorn.
 
-    G. Mialon, D. Chen, A. d'Aspremont, J. Mairal, "A trainable optimal transport embedding for feature
-    aggregation and its relationship to attention", ICLR 2021.
+    G. Mialon, D. Chen, A. d'Aspremont, J. Mairal, "A trainable optimal transport embedding for
+    feature aggregation and its relationship to attention", ICLR 2021.
     """
 
     needs_fit = True
     RIDGE = 1e-3  # on the kernel matrix of the anchors, which may be singular
-    log_s: Tensor  # the logarithm: s of ordinary features can be beyond float16
+    log_s: Tensor  # a logarithm, as s of ordinary features can be beyond float16
 
     def __init__(
         self,
@@ -160,7 +164,7 @@ class OTK(Pooling):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random anchors and references; what `fit` found is lost."""
+        """Draw random anchors and references; those that `fit` found are lost."""
         nn.init.normal_(self.anchors)
         nn.init.normal_(self.Z, std=1 / math.sqrt(self.Z.shape[1]))
         self.log_s.fill_(math.log(self.dim))
@@ -194,22 +198,22 @@ class OTK(Pooling):
 
 
 class SlicedWasserstein(Pooling):
-    r"""Pooling by sliced-Wasserstein embedding: quantiles along learned directions, less learned ones.
+    r"""Pooling by sliced-Wasserstein embedding: quantiles along learned directions, less learned quantiles.
 
     .. math::
         y_l = \textstyle\sum_m w_m (Q_l(\tfrac{m - 1/2}{M}) - r_{ml}), \quad l = 1 \ldots L
 
-    where Q_l is the quantile function of the samples' projections :math:`\theta_l^\top x_n / |\theta_l|`
-    (linear between sorted values, constant beyond the outer ones) and r the projected reference, sorted along
-    each direction.
+    where Q_l is the quantile function of the samples' projections :math:`\theta_l^\top x_n /
+    |\theta_l|` (linear between sorted values, constant beyond the outer ones) and r the projected
+    reference, sorted along each direction.
 
     Args:
         dim: number of features.
         hidden: L, the number of directions; default `dim`.
         references: M.
 
-    N. Naderializadeh, J. Comer, R. Andrews, H. Hoffmann, S. Kolouri, "Pooling by sliced-Wasserstein embedding",
-    NeurIPS 2021.
+    N. Naderializadeh, J. Comer, R. Andrews, H. Hoffmann, S. Kolouri, "Pooling by sliced-Wasserstein
+    embedding", NeurIPS 2021.
     """
 
     def __init__(self, dim: int, hidden: int | None = None, *, references: int = 16) -> None:
@@ -223,7 +227,8 @@ class SlicedWasserstein(Pooling):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.theta)
-        # The quantiles of a standard normal: unit features start with a difference near 0.
+        # The reference starts at the quantiles of a standard normal, so unit features start with a
+        # difference near 0.
         M = self.reference.shape[0]
         t = (torch.arange(M, dtype=torch.float64, device=self.reference.device) + 0.5) / M
         with torch.no_grad():
@@ -237,7 +242,7 @@ class SlicedWasserstein(Pooling):
         directions = self.theta / torch.linalg.vector_norm(self.theta, dim=1, keepdim=True)
         values = (
             sets.fill_absent(X @ directions.T, torch.inf).sort(dim=1).values
-        )  # absent ones behind all others
+        )  # absent rows come behind all others
         M = self.reference.shape[0]
         count = sets.count(X).clamp_min(1.0)  # (B, 1, 1)
         t = (torch.arange(M, dtype=X.dtype, device=X.device) + 0.5) / M

@@ -13,7 +13,7 @@ class Published(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best accuracy of a grid, and the number of modules K that has it."""
+    """The best accuracy of a grid, and the number of modules K that reaches it."""
 
     K: int
     accuracy: Published
@@ -71,7 +71,7 @@ uotp-sinkhorn-paper 68.27/1.06 67.97/0.48 69.86/0.45 68.60/0.15
 uotp-badmm-e-paper 66.23/0.50 65.96/0.22 66.37/0.63 65.11/0.74
 uotp-badmm-q-paper 66.18/0.76 65.56/0.56 66.24/0.89 65.40/0.88
 """
-# On the data sets of MIL, then of GRAPHS: the best K from 0 to 16, chosen by the accuracy itself.
+# The best K from 0 to 16, chosen by the accuracy itself, on the data sets of MIL and then of GRAPHS.
 _MODULES = """
 uotp-sinkhorn-paper 16 10 4 10 8 8 4 4 4 8 4 8
 uotp-badmm-e-paper 14 13 16 4 8 8 7 4 4 8 8 4

@@ -30,10 +30,12 @@ class Ranking:
         return self.ranks.mean(0)
 
     def interval(self, level: float = LEVEL) -> list[tuple[float, float]] | None:
-        """Confidence intervals of the mean ranks, by Student's t over the data sets; None for one data set.
+        """Return confidence intervals of the mean ranks by Student's t over the data sets, None for
+        one data set.
 
-        The data sets count as drawn at random: an interval says where the mean rank would be on other data
-        sets like these, not on other runs of the same ones. It is cut to the ranks that there are.
+        The data sets count as drawn at random: an interval says where the mean rank would be on
+        other data sets like these, not on other runs of the same ones. The intervals are cut to the
+        possible ranks.
         """
         n, k = self.ranks.shape
         if n < 2:
@@ -42,14 +44,18 @@ class Ranking:
         return [(max(1.0, m - h), min(float(k), m + h)) for m, h in zip(self.mean, half, strict=True)]
 
     def friedman(self) -> float | None:
-        """The p-value of Friedman's test (1937) that all poolings rank alike; None where there are too few."""
+        """Return the p-value of Friedman's test (1937) that all poolings rank alike; None where
+        there are too few.
+        """
         n, k = self.ranks.shape
         if n < 2 or k < 3 or not np.ptp(self.ranks, axis=1).any():
             return None
         return float(stats.friedmanchisquare(*self.ranks.T).pvalue)
 
     def critical_difference(self, level: float = LEVEL) -> float | None:
-        """How far apart mean ranks differ by Nemenyi's test (Demšar 2006); None for one data set."""
+        """Return from which distance on mean ranks differ by Nemenyi's test (Demšar 2006), None for
+        one data set.
+        """
         n, k = self.ranks.shape
         if n < 2 or k < 2:
             return None
@@ -57,13 +63,13 @@ class Ranking:
         return float(q * math.sqrt(k * (k + 1) / (6 * n)))
 
     def places(self) -> list[str]:
-        """The places 1, 2, ... by mean rank; "2-3" for two poolings that share them."""
+        """Return the places 1, 2, ... by mean rank, and "2-3" for two poolings that share these places."""
         mean = self.mean.round(9)
         first, last = stats.rankdata(mean, "min").astype(int), stats.rankdata(mean, "max").astype(int)
         return [f"{a}" if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True)]
 
     def groups(self) -> list[tuple[int, int]]:
-        """First and last place of the largest groups in which no two poolings differ by that test."""
+        """Return the first and last place of the largest groups in which Nemenyi's test finds no difference."""
         critical = self.critical_difference()
         if critical is None:
             return []
@@ -73,7 +79,7 @@ class Ranking:
 
 
 def ranking(found: Mapping[tuple[str, str], Sample], better: int = 1) -> Ranking | None:
-    """Ranks the poolings on the data sets and runs that all of them have; None if there is no such data set.
+    """Rank the poolings on the data sets and runs that all of them have; None if there is no such data set.
 
     Args:
         found: samples by (pooling, data set).

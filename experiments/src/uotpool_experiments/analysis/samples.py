@@ -33,7 +33,7 @@ class Sample:
         return len({seed for seed, _ in self.values})
 
     def by_seed(self) -> Sample:
-        """The means of the seeds, as cases (seed, 0)."""
+        """Return the mean of each seed as the case (seed, 0)."""
         seeds = sorted({seed for seed, _ in self.values})
         means = {s: np.mean([value for (seed, _), value in self.values.items() if seed == s]) for s in seeds}
         return Sample({(s, 0): float(mean) for s, mean in means.items()})
@@ -46,7 +46,10 @@ Samples = dict[tuple[str, str], Sample]  # by (pooling, data set)
 
 
 def samples(rows: Iterable[Row], metric: str) -> Samples:
-    """The samples by (pooling, data set). A run that tests one model on several folds counts as one number."""
+    """Return the samples by (pooling, data set).
+
+    A run that tests one model on several folds counts as one number.
+    """
     found: dict[tuple[str, str], dict[Case, float]] = defaultdict(dict)
     for row in rows:
         value = row.metrics[metric] if metric in row.metrics else row.detail(metric)
@@ -56,13 +59,13 @@ def samples(rows: Iterable[Row], metric: str) -> Samples:
 
 
 def common(parts: Sequence[Sample]) -> list[Sample]:
-    """The same samples, each with only the runs that all of them have."""
+    """Return the same samples, each with only the runs that all of them have."""
     cases = set.intersection(*(set(part.values) for part in parts)) if parts else set()
     return [Sample({case: part.values[case] for case in sorted(cases)}) for part in parts]
 
 
 def on_common_runs(found: Mapping[tuple[str, str], Sample]) -> Samples:
-    """The samples of each data set on the runs that all its poolings have.
+    """Return the samples of each data set on the runs that all its poolings have.
 
     A data set whose poolings have no run in common is left out.
     """

@@ -1,4 +1,4 @@
-"""Which of the stored runs count: those of the present code, or of one earlier version for each pooling."""
+"""Select the stored runs that count: those of the present code, or of one earlier version per pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MixedCodeError(ValueError):
 
 
 class NoSuchRunError(ValueError):
-    """None of the stored runs is what was asked for."""
+    """No stored run matches what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Source:
 
     store: Path
     rows: list[Row]
-    stored: bool = False  # as `--stored` asks for
+    stored: bool = False  # whether `--stored` was given
 
     @classmethod
     def read(cls, store: Path, task: str = "TASK", stored: bool = False) -> Source:
@@ -37,13 +37,13 @@ class Source:
 
     @property
     def takes_earlier_code(self) -> bool:
-        """A CSV file may be of earlier code: it was kept for its numbers."""
+        """Whether runs of earlier code count. Those of a CSV file do, as it was kept for its numbers."""
         return self.stored or is_csv(self.store)
 
     def select(
         self, task: str, settings: str | None = None, datasets: Collection[str] = ()
     ) -> tuple[list[Row], list[str]]:
-        """The runs of the task that count, and what must be said of them.
+        """Return the runs of the task that count, and notes on them.
 
         Args:
             task: the task of the runs.
@@ -62,7 +62,7 @@ class Source:
         return rows, notes
 
     def select_all(self, task: str, settings: str | None = None) -> tuple[list[Row], list[str]]:
-        """As `select`, on all data sets; there may be no such run."""
+        """Do the same as `select` on all data sets, but return no runs where there are none."""
         same = same_code.beside(self.store)
         return select(self.rows, task, stored=self.takes_earlier_code, settings=settings, same=same)
 
@@ -75,15 +75,16 @@ def select(
     settings: str | None = "{}",
     same: SameCode = same_code.NONE,
 ) -> tuple[list[Row], list[str]]:
-    """The runs to show, and what must be said of them.
+    """Return the runs to show, and notes on them.
 
     Args:
         found: runs of any task, code and settings.
         task: the task of the runs to show.
-        stored: whether runs of earlier code count too, if each pooling has runs of one version only.
+        stored: whether runs of earlier code count too, if each pooling has runs of one version
+            only.
         settings: canonical JSON that the runs have as settings; None for any settings.
-        same: fingerprints that count as one version of the code. Of a run that two such versions have, the
-            later one counts.
+        same: fingerprints that count as one version of the code. Of a run that two such versions
+            have, the later one counts.
     """
 
     def code(row: Row) -> str:
@@ -109,12 +110,12 @@ def select(
 
 
 def _once(rows: Iterable[Row]) -> list[Row]:
-    """Each run once, by the code that ran it last."""
+    """Return each run once, from the code that ran it last."""
     return list({row.spec: row for row in rows}.values())
 
 
 def _joined(rows: Iterable[Row]) -> list[str]:
-    """Says which poolings have runs of several fingerprints that are listed as the same code."""
+    """Say which poolings have runs of several fingerprints that are listed as the same code."""
     codes: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         codes[row.spec.pooling].add(row.fingerprint)

@@ -14,7 +14,7 @@ from uotpool_experiments.tasks.protocols import FOLDS
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values adjusted by Holm (1979): one below 5 % holds with all tests taken together."""
+    """Return the p-values adjusted by Holm (1979): one below 5 % holds with all tests taken together."""
     order = np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(order))
     steps = np.asarray(p_values, dtype=float)[order] * np.arange(len(order), 0, -1)
@@ -40,17 +40,17 @@ class Comparison:
 
 
 def compare(ours: Sample, theirs: Sample, folds: int = FOLDS, better: int = 1) -> Comparison | None:
-    """Paired t-test with the correction of Nadeau and Bengio (2003), or None without two common runs.
+    """Return the paired t-test with the correction of Nadeau and Bengio (2003), None without two common runs.
 
-    The training parts of the folds overlap, so the differences are not independent and their variance is
-    underestimated; (1/J + n_test/n_train) takes the place of 1/J, for J differences.
+    The training parts of the folds overlap, so the differences are not independent and their
+    variance is underestimated; (1/J + n_test/n_train) takes the place of 1/J, for J differences.
     """
     common = sorted(ours.values.keys() & theirs.values.keys())
     if len(common) < 2:
         return None
     d = np.array([ours.values[case] - theirs.values[case] for case in common]).round(12)
     difference, variance = float(d.mean()), float(d.var(ddof=1))
-    if variance < 1e-24:  # all the same: the t-test would be certain of two such; the sign test is not
+    if variance < 1e-24:  # all differences are equal: the t-test would be certain of two such
         return Comparison(difference, 2 * 0.5 ** len(d) if difference else 1.0, len(d), better)
     t = difference / math.sqrt((1 / len(d) + 1 / (folds - 1)) * variance)
     return Comparison(difference, float(2 * stats.t.sf(abs(t), len(d) - 1)), len(d), better)
@@ -60,7 +60,7 @@ Tests = dict[tuple[str, str], Comparison]  # by (other pooling, data set)
 
 
 def outcomes(found: Mapping[tuple[str, str], Sample], pooling: str, better: int = 1) -> Tests:
-    """Tests of the pooling against each other one on each data set, where the two share at least two runs."""
+    """Test the pooling against each other one on each data set where the two share at least two runs."""
     tests: Tests = {}
     for (other, d), theirs in found.items():
         ours = found.get((pooling, d))
@@ -70,7 +70,9 @@ def outcomes(found: Mapping[tuple[str, str], Sample], pooling: str, better: int 
 
 
 def together(tests: Tests) -> dict[tuple[str, str], str]:
-    """The verdicts with all tests as one family: "win" and "loss" where Holm's correction leaves them."""
+    """Return the verdicts of all tests as one family: "win" and "loss" only where Holm's correction
+    leaves them.
+    """
     adjusted = holm([test.p_value for test in tests.values()])
     return {
         key: test.verdict if p < 0.05 else "tie" for (key, test), p in zip(tests.items(), adjusted, strict=True)

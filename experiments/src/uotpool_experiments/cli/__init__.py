@@ -1,7 +1,7 @@
 """The commands that this package adds to `uotpool`, one module each.
 
-`uotpool info` imports all of these modules too. So they import what trains, draws or computes only in the
-functions that need it.
+`uotpool info` imports all of these modules too. So they import what trains, draws or computes only
+in the functions that need it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMANDS = (demo, run, sweep, table, tables, same_code, report, export, figure, 
 
 
 def add_parsers(commands: Any) -> None:
-    """Adds the parser of each command to the subparsers of `uotpool`."""
+    """Add the parser of each command to the subparsers of `uotpool`."""
     known = set(commands.choices)
     for command in COMMANDS:
         command.add_parser(commands)
@@ -39,7 +39,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def _with_advice(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The command, which says what to install if it lacks a package."""
+    """Return the command, changed to say what to install if a package is missing."""
 
     @functools.wraps(command)
     def call(args: argparse.Namespace) -> int:

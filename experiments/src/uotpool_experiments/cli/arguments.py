@@ -19,7 +19,7 @@ def add_task(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say which stored runs a command reads."""
+    """Add the options that say which stored runs a command reads."""
     parser.add_argument(
         "--stored", action="store_true", help="runs of earlier code too, if not of several versions"
     )
@@ -71,7 +71,7 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
 def names(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if not names:
-        raise argparse.ArgumentTypeError("expected names, by commas, got none")
+        raise argparse.ArgumentTypeError("expected names separated by commas, got none")
     return names
 
 
@@ -92,7 +92,7 @@ def positive(text: str) -> int:
 
 
 def seeds(text: str) -> Sequence[int]:
-    """`3` is 0, 1, 2; `3,` and `0,3` are what they say."""
+    """Read seeds: `3` means 0, 1 and 2, while `3,` and `0,3` are lists."""
     from uotpool_experiments.runs.sweep import MOST_RUNS
 
     if "," not in text:
@@ -102,7 +102,7 @@ def seeds(text: str) -> Sequence[int]:
         return range(count)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise argparse.ArgumentTypeError(f"expected numbers >= 0, by commas, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected numbers >= 0 separated by commas, got {text!r}")
     return [seed(part) for part in parts]
 
 

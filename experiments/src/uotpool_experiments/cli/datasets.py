@@ -7,7 +7,9 @@ from typing import Any
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("datasets", help="known data sets, which are here, their statistics")
+    parser = commands.add_parser(
+        "datasets", help="list the data sets, their statistics and whether they are here"
+    )
     parser.set_defaults(command_function=_datasets)
 
 

@@ -31,23 +31,23 @@ NEXT = (
 
 
 def add_parser(commands: Any) -> None:
-    demo = commands.add_parser("demo", help="train on embedded data and show a report: minutes")
+    demo = commands.add_parser("demo", help="train on embedded data and write a report, within minutes")
     demo.add_argument("--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1 (default: 1)")
-    demo.add_argument("--quick", action="store_true", help="two epochs only, to see that it works")
+    demo.add_argument("--quick", action="store_true", help="train for two epochs only, to see that all works")
     demo.add_argument("--workers", type=arguments.positive, default=None, help="processes (default: all CPUs)")
     demo.add_argument("--output", type=Path, default=Path("out/demo"), help="folder (default: %(default)s)")
     demo.set_defaults(command_function=_demo)
 
 
 def _program() -> str:
-    """The name of the program as a person can type it here: `make demo` puts nothing on the path."""
+    """Return the program as a person can type it here: `make demo` puts nothing on the path."""
     if shutil.which("uotpool"):
         return "uotpool"
     return os.path.relpath(Path(sys.executable).with_name("uotpool"))
 
 
 def _accuracies(specs: Sequence[RunSpec], store: Path) -> str:
-    """The accuracies in words, the best first."""
+    """Say the accuracies in words, the best first."""
     from uotpool_experiments.analysis.samples import samples
     from uotpool_experiments.analysis.selection import Source
 
@@ -68,7 +68,9 @@ def _demo(args: argparse.Namespace) -> int:
     from uotpool_experiments.tasks import load
 
     console = Console(stderr=True)
-    console.print(f"{QUESTION} Stop it at any time: the same command goes on.", highlight=False, soft_wrap=True)
+    console.print(
+        f"{QUESTION} You can stop at any time; the same command continues.", highlight=False, soft_wrap=True
+    )
     settings = {"epochs": 2} if args.quick else {}
     specs = sweep.expand("mil", load("mil").default_dataset, POOLINGS, "fair", args.seeds, settings=settings)
     store = args.output / "runs.sqlite"

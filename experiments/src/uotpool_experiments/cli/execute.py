@@ -1,4 +1,4 @@
-"""From specs to finished runs at the terminal: progress, the store, the tables of what came out."""
+"""Execute runs at the terminal: show progress, fill the store, and print the tables of the results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def execute(
     dry: bool = False,
     blocks: Sequence[Sequence[RunSpec]] = (),
 ) -> int:
-    """Do the runs that are not done, or say which those are.
+    """Do the runs that are not done yet, or with `dry` only list them.
 
-    Of several `blocks` of a sweep file, a dry run also estimates each.
+    A dry run of a sweep file with several `blocks` also estimates each block.
     """
     console = Console(stderr=True)
     if torchrun.launched() and not dry and not torchrun.join(specs):
@@ -89,7 +89,7 @@ def _execute(
     if outcome.failed:
         console.print(f"{outcome.failed} runs failed; the same command tries them again", style="bold red")
     if outcome.interrupted:
-        console.print("stopped; the same command goes on from here", style="bold")
+        console.print("stopped; the same command continues from here", style="bold")
         return INTERRUPTED
     return 1 if outcome.failed else 0
 

@@ -9,7 +9,7 @@ from uotpool_experiments.explorer import HOST, PORT
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("explore", help="a local page: move the weights and watch the plan")
+    parser = commands.add_parser("explore", help="open a local page to move the weights and watch the plan")
     parser.add_argument(
         "--host", default=HOST, help="address to listen on (default: %(default)s, this machine)"
     )
@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> None:
         "--port",
         type=_port,
         default=None,
-        help=f"0 for any that is free (default: {PORT}, or another one if that is taken)",
+        help=f"0 for any free port (default: {PORT}, or another one if that is taken)",
     )
     parser.add_argument(
         "--allow-host",

@@ -12,15 +12,15 @@ from uotpool_experiments.cli import arguments
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("export", help="the runs in the store as CSV, one line for each run")
+    parser = commands.add_parser("export", help="write the runs in the store as CSV, one line per run")
     arguments.add_task(parser)
-    parser.add_argument("--dataset", type=arguments.names, default=[], help="only these, by commas")
+    parser.add_argument("--dataset", type=arguments.names, default=[], help="only these, separated by commas")
     parser.add_argument(
         "--epochs",
         type=Path,
         default=None,
         metavar="CSV",
-        help="also write the accuracies of each epoch to this file, one line for each; from a store only",
+        help="also write the accuracies of each epoch to this file, one line per epoch; from a store only",
     )
     arguments.add_source(parser)
     parser.set_defaults(command_function=_export)

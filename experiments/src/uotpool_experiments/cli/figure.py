@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--output", type=Path, default=Path("out/figures"), help="folder (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=arguments.seed, default=0, help="of training (default: %(default)s)")
+    parser.add_argument("--seed", type=arguments.seed, default=0, help="training seed (default: %(default)s)")
     parser.add_argument(
         "--from",
         dest="source",

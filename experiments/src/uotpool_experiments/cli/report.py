@@ -13,7 +13,7 @@ FIGURES = Path("docs/figures")  # beside the folder of results
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("report", help="one HTML page with tables, ranks and figures")
+    parser = commands.add_parser("report", help="write one HTML page with tables, ranks and figures")
     parser.add_argument(
         "source",
         type=Path,
@@ -40,7 +40,7 @@ def _report(args: argparse.Namespace) -> int:
     if args.figures and not args.figures.is_dir():
         raise ValueError(f"--figures: expected a folder, got {args.figures}")
     sources = args.source or manifest.committed_folders()
-    # The committed figures are of the committed runs.
+    # The committed figures show the committed runs.
     folder = args.figures or (None if args.source else manifest.results_folder().parent / FIGURES)
     pictures = pictures_in(folder) if folder else []
     report = collect(sources, pictures, stored=args.stored)

@@ -13,17 +13,24 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("run", help="train and test one or a few poolings on a data set")
     arguments.add_task(parser)
     parser.add_argument(
-        "--dataset", type=arguments.names, default=None, help="one or more, by commas (default: embedded)"
+        "--dataset",
+        type=arguments.names,
+        default=None,
+        help="one or more, separated by commas (default: embedded)",
     )
     parser.add_argument(
         "--pooling",
         type=arguments.names,
         default=["mean", "max", "uotp-sinkhorn"],
-        help="names by commas (see: uotpool poolings), or all, paper, uotp (default: mean,max,uotp-sinkhorn)",
+        help="names separated by commas (see: uotpool poolings), or all, paper, uotp (default: "
+        "mean,max,uotp-sinkhorn)",
     )
     parser.add_argument("--protocol", default="fair", help="paper or fair (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=arguments.seeds, default=[0], help="N for 0 to N - 1, or some by commas (default: 1)"
+        "--seeds",
+        type=arguments.seeds,
+        default=[0],
+        help="N for 0 to N - 1, or a list separated by commas (default: 1)",
     )
     parser.add_argument("--folds", type=arguments.positive, default=5, help="only the first N of 5 folds")
     parser.add_argument(
@@ -37,13 +44,13 @@ def add_parser(commands: Any) -> None:
     for task, options in SHORT_OPTIONS.items():
         for name, words in options.items():
             parser.add_argument(f"--{name}", help=f"of task {task}: {words}")
-    parser.add_argument("--epochs", type=arguments.positive, help="the setting of that name")
+    parser.add_argument("--epochs", type=arguments.positive, help="the setting epochs")
     arguments.add_execution(parser)
     parser.set_defaults(command_function=_run)
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings of `--set` and of the options that settings have of their own."""
+    """Return the settings that `--set` gives, and those that have an option of their own."""
     own = [name for options in SHORT_OPTIONS.values() for name in options]
     short = {name: getattr(args, name) for name in (*own, "epochs")}
     return dict(args.set) | {name: value for name, value in short.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The command `uotpool same-code`: it repeats stored runs with the present code and lists what is the same."""
+"""The command `uotpool same-code`: it repeats stored runs and lists the code that gives the same numbers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from uotpool_experiments.tasks.fingerprint import fingerprint
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "same-code",
-        help="repeat stored runs with the present code, and list its fingerprints as the same if it is",
+        help="repeat stored runs, and list the present code as the same if it gives the same numbers",
     )
     parser.add_argument("store", type=Path, help="a CSV file made by uotpool export, or a run store")
     parser.add_argument("--task", choices=tuple(TASKS), required=True)
-    parser.add_argument("--pooling", type=arguments.names, default=None, help="only these, by commas")
-    parser.add_argument("--dataset", type=arguments.names, default=None, help="only runs on these, by commas")
+    parser.add_argument("--pooling", type=arguments.names, default=None, help="only these, separated by commas")
+    parser.add_argument(
+        "--dataset", type=arguments.names, default=None, help="only runs on these, separated by commas"
+    )
     parser.add_argument(
         "--list",
         type=Path,
@@ -36,7 +38,9 @@ def add_parser(commands: Any) -> None:
 
 
 def cheapest(rows: Sequence[Row], known: SameCode) -> list[Row]:
-    """One run for each pooling and each version of its code that is not known to be the present one."""
+    """Return the cheapest run of each pooling and each version of its code that is not known to be
+    the present one.
+    """
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         task, pooling = row.spec.task, row.spec.pooling

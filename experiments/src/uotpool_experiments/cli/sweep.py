@@ -10,7 +10,7 @@ from uotpool_experiments.cli import arguments
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("sweep", help="the runs of a TOML file; a sweep that was stopped goes on")
+    parser = commands.add_parser("sweep", help="do the runs that a TOML file lists; a stopped sweep continues")
     parser.add_argument("file", type=Path)
     parser.add_argument("--dry-run", action="store_true", help="only print what would be run")
     arguments.add_execution(parser)

@@ -11,7 +11,7 @@ from uotpool_experiments.cli import arguments
 from uotpool_experiments.tables import FORMATS
 from uotpool_experiments.tables.spec import Form, TableSpec, options
 
-# How a text of the command line becomes the value of an option of this form.
+# The function that turns a text of the command line into the value of an option of each form.
 TYPES: dict[Form, Callable[[str], Any]] = {
     Form.CHOICE: str,
     Form.NAMES: lambda text: tuple(arguments.names(text)),
@@ -21,7 +21,7 @@ TYPES: dict[Form, Callable[[str], Any]] = {
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("table", help="results from the store")
+    parser = commands.add_parser("table", help="print a table of the runs in the store")
     arguments.add_task(parser)
     for field, option in options():
         several = option.form is Form.SETTINGS
@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
 
 
 def spec_of(args: argparse.Namespace) -> TableSpec:
-    """The table that the options ask for."""
+    """Return the table that the options ask for."""
     values = {field.name: getattr(args, field.name) for field, _ in options()}
     return TableSpec(args.task, **values | {"settings": dict(values["settings"])})
 

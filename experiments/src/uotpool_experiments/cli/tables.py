@@ -18,7 +18,7 @@ def _tables(args: argparse.Namespace) -> int:
 
     for folder in args.folder:
         found = manifest.read(folder)
-        # All tables are made before the first is written: a folder never has tables of two times.
+        # All tables are made before the first one is written, so a folder never mixes old and new tables.
         tables = [(entry, found.table(entry)) for entry in found.entries]
         for entry, table in tables:
             (folder / f"{entry.name}.md").write_text(found.page(entry, table), encoding="utf-8")

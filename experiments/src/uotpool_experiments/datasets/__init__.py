@@ -1,4 +1,4 @@
-"""Data sets: found in the data folder or fetched, verified on every use."""
+"""Data sets, which are found in the data folder or fetched, and verified on every use."""
 
 from uotpool_experiments.datasets.bags import Bags
 from uotpool_experiments.datasets.catalog import CATALOG, BagStatistics, Entry, GraphStatistics, entry

@@ -1,4 +1,4 @@
-"""Archives are read in place, never unpacked: members by exact name, up to a size, from sound archives only."""
+"""Archives are read in place and never unpacked: members by exact name, up to a size, from sound archives."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pathlib import Path, PurePosixPath
 from uotpool_experiments.datasets.errors import DatasetRefusedError
 
 MAX_MEMBER = 512 * 2**20  # the largest, COLLAB_A.txt, has 363 MB
-LARGE, MAX_RATIO = 64 * 2**20, 100  # COLLAB_A.txt has 35 times; long runs of one number, in smaller ones, 900
+# COLLAB_A.txt is 35 times as large as when packed. Smaller members with long runs of one number
+# reach 900 times.
+LARGE, MAX_RATIO = 64 * 2**20, 100
 CHUNK = 2**20
 
-# What zipfile raises for a damaged archive; RuntimeError is an encrypted member.
+# The errors that zipfile raises for a damaged archive. RuntimeError means an encrypted member.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, OSError)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive, refused if it is damaged, or holds a name twice or one that leads out of its folder."""
+    """Open the archive; refuse one that is damaged, or has a name twice or one that leads out of its folder."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -40,7 +42,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def chunks(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
-    """A member in pieces; zipfile gives no more than the announced size and checks its CRC."""
+    """Yield a member in pieces. zipfile gives no more than the announced size and checks the CRC."""
     size, packed = archive.getinfo(name).file_size, archive.getinfo(name).compress_size
     if size > MAX_MEMBER or (size > LARGE and size > MAX_RATIO * packed):
         raise DatasetRefusedError(

@@ -52,15 +52,15 @@ class Bags:
         return torch.repeat_interleave(self.sizes)
 
     def subset(self, indices: Tensor | np.ndarray | Sequence[int]) -> Bags:
-        """The bags with these numbers, in this order; a number may come more than once."""
+        """Return the bags with these numbers, in this order; a number may come more than once."""
         which = torch.as_tensor(indices, device=self.ptr.device)
         if which.numel() == 0:
-            which = which.reshape(-1).long()  # of an empty list, the dtype says nothing
+            which = which.reshape(-1).long()  # the dtype of an empty list says nothing
         checks.integers("indices", which)
         checks.index_values(which, len(self))
         sizes = self.sizes[which]
         ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        # Row r of bag b moves by the same way as all rows of b: from its old start to its new one.
+        # All rows of a bag move by the same distance: from the old start of the bag to the new one.
         shift = torch.repeat_interleave(self.ptr[which] - ptr[:-1], sizes)
         rows = torch.arange(len(shift), device=shift.device) + shift
         return Bags(self.name, self.X[rows], ptr, self.y[which])
@@ -72,7 +72,9 @@ class Bags:
         return BagStatistics(dimension, len(self), positive, len(self) - positive, instances, low, high)
 
     def label_columns(self) -> list[int]:
-        """The columns of X that give the label away: one value in all positive bags, another in all others."""
+        """Return the columns of X that give the label away: one value in all positive bags, another
+        in all others.
+        """
         positive = self.y[self.index] == 1
         parts = self.X[positive], self.X[~positive]
         if not all(len(part) for part in parts):

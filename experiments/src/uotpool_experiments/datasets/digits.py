@@ -12,13 +12,16 @@ from uotpool_experiments.datasets.bags import Bags
 TARGET = 9
 BAGS = 160
 SIZES = (5, 15)
-MOST_TARGETS = 2  # in a positive bag: there are 180 of them
+MOST_TARGETS = 2  # in a positive bag; there are 180 targets in all
 
 
 def members(seed: int = 0) -> list[list[int]]:
-    """The images of each bag, by their numbers in scikit-learn's data; of positive bags the 9s come first."""
+    """Return the images of each bag by their numbers in scikit-learn's data.
+
+    Positive bags begin with their 9s.
+    """
     digits = load_digits().target
-    random = np.random.RandomState(seed)  # whose numbers are the same in every version of numpy
+    random = np.random.RandomState(seed)  # its numbers are the same in every version of numpy
     wanted, others = (list(random.permutation(np.flatnonzero((digits == TARGET) == y))) for y in (True, False))
     found = []
     for label in _labels():
@@ -30,7 +33,7 @@ def members(seed: int = 0) -> list[list[int]]:
 
 
 def make(seed: int = 0) -> Bags:
-    """160 bags of 5 to 15 images; the first, third, ... have one or two 9s.
+    """Make 160 bags of 5 to 15 images. The first, third, ... have one or two 9s.
 
     No image is in two bags, so that a split of the bags also splits the images.
     """

@@ -1,4 +1,4 @@
-"""Where a data set lies: the folder UOTPOOL_DATA, the user's cache, else fetched from its sources."""
+"""Find a data set in the folder UOTPOOL_DATA or in the user's cache, or fetch it from its sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from uotpool_experiments.datasets.verify import SUMS, verify
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, files are only kept apart by their temporary names
+except ImportError:  # Windows has no fcntl: only the temporary names keep files of several processes apart
     fcntl = None  # type: ignore[assignment]
 
 LEFTOVER_SECONDS = 3600
@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def folders() -> list[Path]:
-    """The folders that are searched, in order."""
+    """Return the folders that are searched, in order."""
     data = os.environ.get("UOTPOOL_DATA")
     return [*([Path(data).expanduser()] if data else []), cache_folder()]
 
@@ -40,7 +40,10 @@ def offline() -> bool:
 
 
 def find(entry: Entry) -> Path | None:
-    """The verified file of a data set in the folders, None if there is none; a wrong file is an error."""
+    """Return the verified file of a data set in the folders, None if there is none.
+
+    A wrong file is an error.
+    """
     for folder in folders():
         for file in entry.files:
             path = folder / file.path
@@ -51,11 +54,11 @@ def find(entry: Entry) -> Path | None:
 
 
 def locate(entry: Entry) -> Path:
-    """The verified file of a data set, fetched if it is not there.
+    """Return the verified file of a data set; fetch it if it is not there.
 
     Raises:
-        DatasetMissingError: it is not there and cannot be fetched.
-        DatasetRefusedError: a file is there but is not the one of the catalogue.
+        DatasetMissingError: the file is not there and cannot be fetched.
+        DatasetRefusedError: the file that is there is not the one of the catalogue.
     """
     if not entry.files:
         raise ValueError(f"entry: expected a data set with a file, got {entry.name!r}, which is embedded")
@@ -63,7 +66,7 @@ def locate(entry: Entry) -> Path:
 
 
 def locate_all(entry: Entry) -> list[Path]:
-    """The verified file of a data set, and those that are needed beside it."""
+    """Return the verified file of a data set, and those that are needed beside it."""
     alone = [replace(entry, files=(part,), parts=()) for part in entry.parts]
     return [locate(each) for each in (entry, *alone)]
 
@@ -86,11 +89,11 @@ def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
     folder = _writable_folder(file)
     target = folder / file.path
     with locked(target):
-        if found := find(entry):  # another process was quicker
+        if found := find(entry):  # another process has fetched it meanwhile
             return found
         _remove_leftovers(target)
-        # The part lies in a folder of its own, as its name, which says how to verify it, must be
-        # the target's.
+        # The part gets a folder of its own, since its name must be the target's: the name says how
+        # to verify the file.
         part = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part" / target.name
         part.parent.mkdir()
         try:
@@ -105,7 +108,7 @@ def _fetch_from(source: Source, file: DataFile, entry: Entry) -> Path:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what killed processes left; where there are no locks, a young folder may be in use."""
+    """Remove what killed processes left. Without locks a young folder may be in use, so it stays."""
     for folder in target.parent.glob(f".{target.name}.*.part"):
         if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -120,12 +123,12 @@ def _verify_fetched(part: Path, file: DataFile, folder: Path) -> None:
 
 
 def without_advice(error: DatasetRefusedError, part: Path) -> str:
-    """Why a fetched file is refused; the file is gone at once, so that nobody has to delete it."""
+    """Say why a fetched file is refused, without the advice to delete it: it is deleted at once."""
     return str(error).removeprefix(f"{part}: ").partition(" Delete it")[0]
 
 
 def _writable_folder(file: DataFile) -> Path:
-    """The first folder that can be written to; the last one, the cache, is not asked."""
+    """Return the first folder that can be written to, or the last one, the cache, without a test."""
     *first, last = folders()
     for folder in first:
         parent = (folder / file.path).parent
@@ -139,19 +142,19 @@ def _writable_folder(file: DataFile) -> Path:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """One process at a time makes a file; the lock file goes when the last one is done."""
+    """Let one process at a time make a file; the last one removes the lock file."""
     if fcntl is None:
         yield
         return
     path = target.with_name(f".{target.name}.lock")
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        with suppress(OSError):  # file systems without locks
+        with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
-        os.close(handle)  # the one who had it before has removed the file: take the new one
+        os.close(handle)  # the process that held the lock has removed the file, so we lock the new one
     try:
         yield
     finally:
@@ -160,7 +163,7 @@ def locked(target: Path) -> Iterator[None]:
 
 
 def missing(entry: Entry, reasons: list[str]) -> str:
-    """What to put where."""
+    """Say what to put where."""
     file = entry.files[0]
     if file.digest is None:
         which = f"{file.path} (no checksum of it is known: add yours to {SUMS} there, as sha256sum prints it)"

@@ -1,4 +1,4 @@
-"""Graphs of the TU collection: one table of all nodes and edges, from which batches are cut."""
+"""Graphs of the TU collection: all nodes and edges in one table, from which batches are cut."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class Graphs:
             edge is there in both directions, a self-loop once; sorted by the first node, then the
             second, so also by graph.
         ptr: where the nodes of the graphs start and end, int64, (graphs + 1,).
-        edge_ptr: the same of the edges, int64, (graphs + 1,).
+        edge_ptr: where the edges of the graphs start and end, int64, (graphs + 1,).
         y: the labels of the graphs, 0 .. num_classes - 1, int64, (graphs,).
-        num_node_labels: of the whole data set, also in a subset; 0 if it has none.
-        num_classes: the same of the graphs.
+        num_node_labels: the number of node labels of the whole data set, also in a subset; 0 if
+            there are none.
+        num_classes: the number of classes of the whole data set.
     """
 
     name: str
@@ -81,8 +82,8 @@ class Graphs:
         """Features of the nodes, float32, (nodes, d).
 
         Args:
-            kind: "constant", a one for each node, as in the paper; or "labels", the labels of the
-                nodes one-hot, with a column for each label of the whole data set.
+            kind: "constant" for a one at each node, as in the paper, or "labels" for one-hot labels
+                of the nodes, with one column per label of the whole data set.
         """
         checks.one_of("kind", kind, ("constant", "labels"))
         if kind == "constant":
@@ -92,21 +93,21 @@ class Graphs:
         return torch.nn.functional.one_hot(self.x, self.num_node_labels).float()
 
     def subset(self, indices: Tensor | np.ndarray | Sequence[int]) -> Graphs:
-        """The graphs with these numbers, in this order; a number may come more than once."""
+        """Return the graphs with these numbers, in this order; a number may come more than once."""
         which = torch.as_tensor(indices)
         if which.numel() == 0:
-            which = which.reshape(-1).long()  # of an empty list, the dtype says nothing
+            which = which.reshape(-1).long()  # the dtype of an empty list says nothing
         checks.integers("indices", which)
         if which.numel() and not 0 <= int(which.min()) <= int(which.max()) < len(self):
             found = f"{int(which.min())} to {int(which.max())}"
             raise ValueError(f"indices: expected numbers of graphs, >= 0 and < {len(self)}, got {found}")
-        # By numpy: torch starts its threads for the least repeat_interleave, which on busy cores
-        # takes milliseconds for what one core does in microseconds.
+        # We use numpy: torch starts its threads for the least repeat_interleave, which on busy
+        # cores takes milliseconds for what one core does in microseconds.
         chosen = which.numpy()
         ptr, nodes, moves = cut(self.ptr.numpy(), chosen)
         edge_ptr, edges, _ = cut(self.edge_ptr.numpy(), chosen)
         ends = self.edge_index.numpy().take(edges, axis=1)
-        ends += np.repeat(moves, np.diff(edge_ptr))  # the ends of an edge move as the nodes of its graph
+        ends += np.repeat(moves, np.diff(edge_ptr))  # the ends of an edge move with the nodes of its graph
         return Graphs(
             self.name,
             None if self.x is None else torch.from_numpy(self.x.numpy()[nodes]),
@@ -119,13 +120,13 @@ class Graphs:
         )
 
     def without_loops(self) -> Graphs:
-        """The same graphs without edges from a node to itself."""
+        """Return the same graphs without edges from a node to itself."""
         kept = self.edge_index[0] != self.edge_index[1]
         before = torch.cat([kept.new_zeros(1, dtype=torch.long), kept.cumsum(0)])
         return replace(self, edge_index=self.edge_index[:, kept], edge_ptr=before[self.edge_ptr])
 
     def statistics(self) -> GraphStatistics:
-        """As Table 4 of the paper counts: an edge once and not once for each direction, self-loops too."""
+        """Count as Table 4 of the paper does: each edge once for both directions, self-loops included."""
         loops = int((self.edge_index[0] == self.edge_index[1]).sum())
         edges = (self.edge_index.shape[1] + loops) / 2
         count = max(len(self), 1)
@@ -139,7 +140,7 @@ def _check(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def cut(ptr: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ptr of the chosen parts, their rows, and by how much the rows of each part move."""
+    """Return the ptr of the chosen parts, their rows, and the distance by which the rows of each part move."""
     starts = ptr[chosen]
     sizes = ptr[chosen + 1] - starts
     new = np.zeros(len(chosen) + 1, np.int64)
@@ -149,17 +150,17 @@ def cut(ptr: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
 
 
 def load(name: str) -> Graphs:
-    """The graphs of a TU data set: its file verified, its texts checked, its statistics those of the catalogue.
+    """Load the graphs of a TU data set; verify its file, its texts and its statistics.
 
     Args:
-        name: of a data set of the task "graph" in the catalogue, or of any other of the TU
-            collection. Of the others no checksum is known: a file in the data folder must be listed
-            in SHA256SUMS there; one that is fetched is taken as it comes, with a warning, and
+        name: the name of a data set of the task "graph" in the catalogue, or of any other one in
+            the TU collection. No checksum of the others is known: a file in the data folder must be
+            listed in SHA256SUMS there; a fetched one is taken as it comes, with a warning, and
             listed for the next time.
 
     Raises:
-        DatasetMissingError: it is not there and cannot be fetched.
-        DatasetRefusedError: what is there is not this data set, or none at all.
+        DatasetMissingError: the file is not there and cannot be fetched.
+        DatasetRefusedError: the file does not hold this data set, or any.
     """
     if not isinstance(name, str):
         checks.fail("name", "the name of a data set", name, TypeError)
@@ -172,7 +173,7 @@ def load(name: str) -> Graphs:
 
 
 def locate(name: str) -> Path:
-    """The verified file of a data set; fetched if need be."""
+    """Return the verified file of a data set; fetch it if need be."""
     known = catalog.CATALOG.get(name)
     if known is None:
         return unpinned.locate(name, read)
@@ -183,14 +184,14 @@ def locate(name: str) -> Path:
 
 
 def read(path: Path) -> Graphs:
-    """The graphs in the TU archive `NAME.zip`; unlike `load`, whatever they are.
+    """Read the graphs in the TU archive `NAME.zip`; unlike `load`, accept any graphs.
 
-    What is returned depends on the graphs only, not on how the archive writes them: in which order
-    the edges come, or how often. Those of the TU site are reported to list some edges twice
+    The result depends on the graphs only, not on the order in which the archive lists the edges or
+    on how often it lists one. Archives of the TU site are reported to list some edges twice
     (github.com/dmlc/dgl, 2915).
     """
-    # Not by torch_geometric.io.read_tu_data: it needs the texts unpacked (363 MB of COLLAB), takes
-    # about ten times as long, drops self-loops, and trusts the texts.
+    # We do not use torch_geometric.io.read_tu_data: it needs the texts unpacked (363 MB of COLLAB),
+    # takes about ten times as long, drops self-loops, and trusts the texts.
     texts = _numbers(path)
     _, y = np.unique(texts["graph_labels"], return_inverse=True)
     ptr = _node_ptr(path, texts["graph_indicator"], len(y))
@@ -213,7 +214,7 @@ def _refuse(path: Path, kind: str, expected: str, found: object) -> NoReturn:
 
 
 def _numbers(path: Path) -> dict[str, np.ndarray]:
-    """The numbers in each text that is used, flat."""
+    """Return the numbers in each text that we use, flat."""
     with archives.opened(path) as archive:
         members = digests.members(archive, path.stem)
         members.pop("node_attributes", None)
@@ -232,7 +233,10 @@ def _parse(path: Path, kind: str, text: bytes) -> np.ndarray:
 
 
 def _node_ptr(path: Path, indicator: np.ndarray, graphs: int) -> np.ndarray:
-    """From the graph of each node. Nodes are counted here and never in the edges, which not all nodes have."""
+    """Return the ptr of the nodes from the graph of each node.
+
+    Not all nodes have edges, so we do not count there.
+    """
     kind = "graph_indicator"
     falls = np.flatnonzero(indicator[1:] < indicator[:-1])
     if len(falls):
@@ -250,7 +254,7 @@ def _node_ptr(path: Path, indicator: np.ndarray, graphs: int) -> np.ndarray:
 
 
 def _node_labels(path: Path, labels: np.ndarray | None, nodes: int) -> tuple[int, np.ndarray | None]:
-    """How many there are, and that of each node, from 0 in sorted order."""
+    """Return how many node labels there are, and the label of each node, numbered from 0 in sorted order."""
     if labels is None:
         return 0, None
     if len(labels) != nodes:
@@ -260,7 +264,7 @@ def _node_labels(path: Path, labels: np.ndarray | None, nodes: int) -> tuple[int
 
 
 def _edges(path: Path, ends: np.ndarray, ptr: np.ndarray) -> np.ndarray:
-    """The edges (2, edges), numbered from 0, each once in both directions, sorted."""
+    """Return the edges (2, edges) between nodes numbered from 0, each once per direction, sorted."""
     nodes = int(ptr[-1])
     if len(ends) % 2:
         _refuse(path, "A", "two nodes for each edge", f"{len(ends)} numbers")
@@ -276,7 +280,7 @@ def _edges(path: Path, ends: np.ndarray, ptr: np.ndarray) -> np.ndarray:
         place = across[0]
         found = f"graphs {graph[first[place]] + 1} and {graph[second[place]] + 1} joined in line {place + 1}"
         _refuse(path, "A", "edges between nodes of one graph", found)
-    keys = first * nodes + second  # one number for an edge, in the order of the edges
+    keys = first * nodes + second  # one number per edge, in the order of the edges
     if not (keys[1:] > keys[:-1]).all():
         keys, places = np.unique(keys, return_index=True)
         first, second = first[places], second[places]
@@ -286,7 +290,7 @@ def _edges(path: Path, ends: np.ndarray, ptr: np.ndarray) -> np.ndarray:
 
 
 def _check_directions(path: Path, keys: np.ndarray, edges: np.ndarray, nodes: int) -> None:
-    """The graphs are undirected: the edges upwards are the edges downwards, turned round."""
+    """Refuse a directed graph: each edge must be there in both directions."""
     upwards, downwards = edges[0] < edges[1], edges[0] > edges[1]
     turned = edges[1, downwards] * nodes + edges[0, downwards]
     turned.sort()

@@ -1,4 +1,4 @@
-"""Folders of image files as ImageNet has them: root/train/CLASS/*.jpg, root/val/CLASS/*.jpg."""
+"""Folders of image files in ImageNet's layout: root/train/CLASS/*.jpg, root/val/CLASS/*.jpg."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 FORMATS = ("JPEG", "PNG")
 MAX_FILE = 64 * 2**20
 MAX_PIXELS = 64 * 2**20
-AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop, as ImageNet is trained with
-MARGIN = 256 / 224  # of a test image: its shorter side before the crop, over the side of the crop
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random crop, as is usual in training on ImageNet
+MARGIN = 256 / 224  # the shorter side of a test image before the crop, over the side of the crop
 
 
 class Files:
@@ -35,7 +35,7 @@ class Files:
         return Files([self.paths[int(i)] for i in chosen])
 
     def read(self, size: int, draws: Tensor | None = None) -> Tensor:
-        """(N, size, size, 3), uint8: the middle of each, or a random part that `draws` (N, 4) in [0, 1) say."""
+        """Return uint8 (N, size, size, 3): the middle of each image, or a part that `draws` (N, 4) select."""
         rows: list[Any] = [None] * len(self) if draws is None else draws.tolist()
         pixels = [_pixels(path, size, row) for path, row in zip(self.paths, rows, strict=True)]
         return torch.from_numpy(np.stack(pixels))
@@ -48,7 +48,7 @@ class Listing(NamedTuple):
 
 
 def listing(root: Path) -> list[Listing]:
-    """What is in train/ and val/; both must have the same classes, with an image each."""
+    """List train/ and val/. Both must have the same classes, and each class an image."""
     found = [_part(root / name) for name in PARTS]
     if found[0].classes != found[1].classes:
         other = sorted(set(found[0].classes) ^ set(found[1].classes))
@@ -113,7 +113,7 @@ def _middle(sides: tuple[int, int]) -> Box:
 
 
 def _random(sides: tuple[int, int], draw: Sequence[float]) -> Box:
-    """A part of random area and ratio at a random place; as much of it as there is."""
+    """Return a part of random area and ratio at a random place, cut to the image."""
     width, height = sides
     area, ratio, x, y = draw
     pixels = (AREA[0] + area * (AREA[1] - AREA[0])) * width * height

@@ -1,4 +1,4 @@
-"""Images with a test part of their own: Fashion-MNIST, a part of CIFAR-10, digits, folders as ImageNet's."""
+"""Images with a test part: Fashion-MNIST, a part of CIFAR-10, digits, and folders like ImageNet's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class Images:
         return self.x_train.shape[1] if isinstance(self.x_train, Tensor) else None
 
     def of_size(self, train_size: int | None) -> Images:
-        """These images with a stratified part of the training images, always the same part; all for None."""
+        """Return these images with a stratified part of the training images, always the same part;
+        None keeps all.
+        """
         count = len(self.y_train)
         if train_size is None or train_size == count:
             return self
@@ -61,7 +63,7 @@ class Images:
             kept, _ = train_test_split(
                 np.arange(count), train_size=train_size, stratify=self.y_train.numpy(), random_state=0
             )
-        except ValueError as error:  # a class with one image, or fewer left out than there are classes
+        except ValueError as error:  # a class has one image, or fewer are left out than there are classes
             raise ValueError(
                 f"train_size: expected a number that leaves images of all classes, got {train_size}: {error}"
             ) from error
@@ -70,12 +72,12 @@ class Images:
 
 
 def is_path(name: str) -> bool:
-    """Whether a folder is meant: `./photos`, `/data/imagenet`."""
+    """Return whether the name means a folder: `./photos`, `/data/imagenet`."""
     return "/" in name or name in (".", "..")
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no data set of images."""
+    """Refuse a name that is no data set of images."""
     known = [DIGITS, *(found.name for found in CATALOG.values() if found.task == "image")]
     if not is_path(name) and name not in known:
         checks.fail("dataset", f"one of {', '.join(known)}, or the path of a folder with train/ and val/", name)
@@ -90,11 +92,11 @@ def prepare(name: str) -> None:
 
 
 def load(name: str) -> Images:
-    """A data set by its name, or a folder by its path.
+    """Load a data set by its name, or a folder by its path.
 
     Raises:
-        DatasetMissingError: it is not there and cannot be fetched.
-        DatasetRefusedError: what is there is not what it must be.
+        DatasetMissingError: the file is not there and cannot be fetched.
+        DatasetRefusedError: the file is not the one that it must be.
     """
     check_name(name)
     if is_path(name):
@@ -140,12 +142,12 @@ def _from_arrays(name: str, *arrays: npt.NDArray[np.generic]) -> Images:
 
 
 def _idx_files(paths: list[Path]) -> list[npt.NDArray[np.generic]]:
-    """One file per array; the catalogue lists them in the order of ARRAYS."""
+    """Read one array per file; the catalogue lists the files in the order of ARRAYS."""
     return [read_idx(path, 3 if what.startswith("x") else 1) for what, path in zip(ARRAYS, paths, strict=True)]
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """A gzip file in the format of MNIST: 0, 0, type (8 is uint8), number of dimensions, sizes, values."""
+    """Read a gzip file in MNIST's format: 0, 0, type (8 is uint8), number of dimensions, sizes, values."""
     try:
         with gzip.open(path) as file:
             content = file.read(MAX_BYTES + 1)

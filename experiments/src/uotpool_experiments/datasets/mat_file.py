@@ -1,8 +1,8 @@
-"""What a MATLAB file asks for, before it is read: scipy inflates and nests whatever it says, without a bound.
+"""Check a MATLAB file before scipy reads it: scipy inflates and nests without a bound.
 
-The format (version 5): 128 bytes of header, then elements of an 8-byte tag (type, bytes) and their
-content. A compressed element holds one other; a matrix holds elements, and a cell array matrices
-among them.
+The format (version 5) has 128 bytes of header, then elements, each with an 8-byte tag (type, bytes)
+and its content. A compressed element holds one other element. A matrix holds elements; those of a
+cell array can be matrices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_DEPTH = 8  # of matrices in matrices; those of the data sets have three
 
 
 def check(path: Path) -> None:
-    """Refuse a file that is no MATLAB file of version 5, or too large or too deep once it is read."""
+    """Refuse a file that is no MATLAB file of version 5, or that would be too large or too deeply nested."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     order = ORDERS.get(content[HEADER - 4 : HEADER])
@@ -55,11 +55,11 @@ def _check_elements(content: memoryview, order: str) -> None:
 
 
 def _elements(content: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Type and content of each."""
+    """Yield the type and the content of each element."""
     at = 0
     while at + TAG <= len(content):
         kind, size = struct.unpack_from(f"{order}II", content, at)
-        if kind >> 16:  # a small one, with its content in the tag
+        if kind >> 16:  # a small element has its content in the tag
             at += TAG
             continue
         at += TAG

@@ -20,14 +20,14 @@ MOST_ENTRIES = 2**25  # of all bags; the largest data set, Process, has 24 milli
 
 
 def load(name: str) -> Bags:
-    """The bags of a data set, verified: its file, its statistics, and that no feature is the label.
+    """Load the bags of a data set; verify its file, its statistics, and that no feature is the label.
 
     Args:
-        name: of a data set of the task "mil" in the catalogue.
+        name: the name of a data set of the task "mil" in the catalogue.
 
     Raises:
-        DatasetMissingError: it is not there and cannot be fetched.
-        DatasetRefusedError: what is there is not this data set.
+        DatasetMissingError: the file is not there and cannot be fetched.
+        DatasetRefusedError: the file does not hold this data set.
     """
     entry = catalog.entry(name)
     if entry.task != "mil":
@@ -43,15 +43,17 @@ def load(name: str) -> Bags:
 
 
 def read_mat(path: Path, name: str, odd_label_bags: tuple[int, ...] = ()) -> Bags:
-    """Bags from a cell array `data` of shape (bags, 2): instances with the label as last column, and label.
+    """Read bags from a cell array `data` of shape (bags, 2): instances with the label as last
+    column, and label.
 
-    The last column is dropped. It must be the label in each row of every bag but `odd_label_bags`,
-    and must not be in each of those: a file of another layout is refused and not guessed at.
+    The last column is dropped. It must be the label in each row of every bag, except in the
+    `odd_label_bags`, where it must differ in some row. We refuse a file of another layout and do
+    not guess.
     """
     mat_file.check(path)
     try:
         data = scipy.io.loadmat(path, variable_names=["data"])["data"]
-    except Exception as error:  # loadmat raises anything for what it cannot read
+    except Exception as error:  # loadmat raises any kind of error for a file that it cannot read
         found = str(error) or type(error).__name__
         raise DatasetRefusedError(
             f"{path}: expected a MATLAB file with the variable data, found: {found}"
@@ -72,7 +74,7 @@ def read_mat(path: Path, name: str, odd_label_bags: tuple[int, ...] = ()) -> Bag
 
 
 def read_csv(path: Path, name: str) -> Bags:
-    """Bags from lines `label, bag, features` without a header, the lines of a bag together."""
+    """Read bags from lines `label, bag, features` without a header, the lines of a bag together."""
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
@@ -94,7 +96,7 @@ def read_csv(path: Path, name: str) -> Bags:
 
 
 def _check_size(path: Path, cells: np.ndarray) -> None:
-    """A sparse matrix of a few bytes can be one of any size."""
+    """Refuse bags that are too large in all: a sparse matrix of a few bytes can have any size."""
     entries = sum(math.prod(getattr(cell, "shape", ())) for cell in cells)
     if entries > MOST_ENTRIES:
         raise DatasetRefusedError(
@@ -115,7 +117,10 @@ def _instances(cell: Any, path: Path, bag: int) -> np.ndarray:
 
 
 def _label(cell: Any, path: Path, bag: int) -> bool:
-    """1 is positive; -1 and 0 are negative. The number can lie in arrays of one element."""
+    """Return whether the label is positive: 1 is, -1 and 0 are not.
+
+    It can be nested in arrays of one element.
+    """
     value = np.asarray(cell)
     while value.dtype == object and value.size == 1:
         value = np.asarray(value.item())
@@ -140,7 +145,7 @@ def _check_last_column(
 
 def _bags(path: Path, name: str, X: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> Bags:
     features = torch.from_numpy(X).float()
-    if not features.isfinite().all():  # also what is beyond float32
+    if not features.isfinite().all():  # a number beyond float32 is infinite here
         raise DatasetRefusedError(f"{path}: expected finite features, found NaN or infinity")
     ptr = torch.from_numpy(np.append(0, np.cumsum(sizes))).long()
     return Bags(name, features, ptr, torch.from_numpy(labels).long())

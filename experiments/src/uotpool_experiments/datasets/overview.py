@@ -11,14 +11,14 @@ from uotpool_experiments.datasets.errors import DatasetRefusedError
 
 
 class Status(NamedTuple):
-    """Attributes: `present`, ready to use without fetching; `where`, its path, or why it is not there."""
+    """Whether a data set is `present`, ready to use without fetching, and `where`: its path or why not."""
 
     present: bool
     where: str
 
 
 class Row(NamedTuple):
-    """One data set; `statistics` are those it must have, `paper` those that the paper states."""
+    """One data set, with the `statistics` that it must have and those that the `paper` states."""
 
     name: str
     task: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def status(name: str) -> Status:
-    """Where a data set is, or why it is not there. Files are verified, nothing is fetched."""
+    """Say where a data set is, or why it is not there. Files are verified, nothing is fetched."""
     entry = catalog.entry(name)
     if not entry.files:
         return Status(True, "embedded in scikit-learn")
@@ -47,12 +47,12 @@ def status(name: str) -> Status:
 
 
 def describe_lines() -> list[str]:
-    """All data sets as text, two lines per data set."""
+    """Describe all data sets as text, two lines per data set."""
     lines = []
     for row in describe():
         paper = "not in the paper" if row.paper is None else f"the paper: {row.paper.in_words()}"
         if row.paper == row.statistics:
-            # Without a checksum there was no file to count in.
+            # Where there is no checksum, we had no file to count in.
             counted = all(file.digest for file in catalog.entry(row.name).files)
             paper = "as in the paper" if counted else "from the paper, checked on loading"
         lines.append(f"{row.name:16} {row.task:6} {'here' if row.present else 'not here'}: {row.where}")
@@ -61,5 +61,5 @@ def describe_lines() -> list[str]:
 
 
 def describe() -> list[Row]:
-    """All data sets. The large archives take seconds to verify, once in a process."""
+    """Describe all data sets. Each process takes seconds to verify the large archives, once."""
     return [Row(e.name, e.task, *status(e.name), e.statistics, e.paper) for e in catalog.CATALOG.values()]

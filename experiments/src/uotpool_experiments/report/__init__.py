@@ -1,4 +1,4 @@
-"""`uotpool report`: one HTML page with everything in it, from runs that are stored."""
+"""`uotpool report`: one self-contained HTML page about stored runs."""
 
 from uotpool_experiments.report.content import Picture, collect, pictures_in
 from uotpool_experiments.report.page import write

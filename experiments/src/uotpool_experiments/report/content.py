@@ -1,4 +1,4 @@
-"""What a report shows: tables, ranks, figures, where the runs come from. No HTML here."""
+"""The content of a report: tables, ranks, figures and the origin of the runs. No HTML is made here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its data in the page, or without data, with the command that draws it."""
+    """A figure with its data, or without data, but with the command that draws it."""
 
     name: str
     caption: str
@@ -40,7 +40,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Shown:
-    """A table, or why there is none."""
+    """A table, or the reason why there is none."""
 
     entry: Entry
     command: str
@@ -50,7 +50,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Mean ranks as words, as a picture and as a table."""
+    """Mean ranks in words, as a picture and as a table."""
 
     title: str
     words: list[str]
@@ -78,7 +78,7 @@ class Report:
     origins: Table
     made_with: str
     first: list[str] = field(default_factory=list)  # sentences at the top
-    next: list[str] = field(default_factory=list)  # what to do after reading
+    next: list[str] = field(default_factory=list)  # suggestions for after reading
 
 
 def collect(
@@ -88,7 +88,7 @@ def collect(
     stored: bool = False,
     title: str = "uotpool: results",
 ) -> Report:
-    """Reads all runs and makes all tables.
+    """Read all runs and make all tables.
 
     Args:
         sources: run stores, CSV files of runs, or folders with TASK/tables.toml and TASK/runs.csv.
@@ -122,7 +122,7 @@ def _manifests(source: Path, stored: bool) -> list[Manifest]:
 
 
 def _all_ranks(manifests: Sequence[Manifest]) -> list[Ranks]:
-    """The ranks of each task, and first those of all tasks together if there are several."""
+    """Rank the poolings in each task, and first over all tasks together if there are several."""
     own = [_ranks(f"{found.title}, {_protocol(found)}", found.ranking()) for found in manifests]
     ranks = [found for found in own if found is not None]
     if len(ranks) < 2:
@@ -133,7 +133,7 @@ def _all_ranks(manifests: Sequence[Manifest]) -> list[Ranks]:
 
 
 def _protocol(found: Manifest) -> str:
-    """The protocol of the runs that are ranked."""
+    """Return the protocol of the runs that are ranked."""
     optimistic = found.ranked is not None and found.ranked.protocol == "paper"
     return "paper's protocol, optimistic" if optimistic else "fair protocol"
 
@@ -150,7 +150,7 @@ def _numbers(rows: Sequence[Row]) -> str:
 
 
 def missing(report: Report) -> list[str]:
-    """What could not be made, and why."""
+    """Return what could not be made, and why."""
     found = [shown for section in report.sections for shown in section.tables if shown.table is None]
     return [f"{shown.command}: {shown.missing}" for shown in found]
 
@@ -161,13 +161,13 @@ def _tables(found: Manifest) -> list[Shown]:
         command = found.command(entry)
         try:
             tables.append(Shown(entry, command, found.table(entry)))
-        except ValueError as error:  # no such runs: the page says so in the table's place
+        except ValueError as error:  # there are no such runs, and the page says so in the table's place
             tables.append(Shown(entry, command, None, str(error)))
     return tables
 
 
 def in_short(sections: Sequence[Section]) -> list[str]:
-    """What the tests and the two protocols say, task by task."""
+    """Sum up what the tests and the two protocols say, task by task."""
     words = []
     for section in sections:
         title, counts = section.manifest.title, Counter[str]()
@@ -185,19 +185,20 @@ def in_short(sections: Sequence[Section]) -> list[str]:
                 gaps = [cell.points for cell in cells if isinstance(cell, Difference)]
                 words.append(
                     f"{entry.about} ({title}): {statistics.median(gaps):+.1f} points in the "
-                    f"median, {min(gaps):+.1f} to {max(gaps):+.1f} (low: what does not train as it sets it)"
+                    f"median, {min(gaps):+.1f} to {max(gaps):+.1f} "
+                    "(low values come from poolings that do not train at its settings)"
                 )
     return words
 
 
 def verdicts_of_uotp(spec: TableSpec, table: Table) -> Counter[str]:
-    """The verdicts of a table that compares a UOT pooling with others; none for another table."""
+    """Return the verdicts of a table that compares a UOT pooling with others; none for another table."""
     about_uotp = spec.kind == "comparison" and compared(spec).startswith("uotp-")
     return verdicts(table) if about_uotp else Counter()
 
 
 def _ranks(title: str, ranking: Ranking | None, left_out: Sequence[str] = ()) -> Ranks | None:
-    """The ranks; None for one pooling, or for one data set, whose ranks are in the table of results."""
+    """Show a ranking; None for one pooling, or for one data set, whose ranks are in the table of results."""
     if ranking is None or len(ranking.datasets) < 2 or len(ranking.poolings) < 2:
         return None
     import matplotlib as mpl  # noqa: PLC0415
@@ -212,13 +213,13 @@ def _ranks(title: str, ranking: Ranking | None, left_out: Sequence[str] = ()) ->
         figure = ranks.diagram(ranking)
         figure.savefig(picture, format="svg", metadata={"Date": None})
         plt.close(figure)
-    caption = f"Mean ranks. {title}. Thick bars join poolings that Nemenyi's test does not tell apart"
+    caption = f"Mean ranks. {title}. Thick bars join poolings that do not differ by Nemenyi's test"
     drawn = Picture("ranks", caption, "", data_uri(picture.getvalue(), ".svg"))
     return Ranks(title, ranks.in_words(ranking, left_out), drawn, rank_table(ranking))
 
 
 def rank_table(ranking: Ranking) -> Table:
-    """Mean rank, its interval, points behind the best, and the rank on each data set."""
+    """Make the table of mean ranks, their intervals, points behind the best, and ranks on each data set."""
     summaries = ("mean rank", "95 % from", "to", "points behind the best")
     columns = [Column.label("pooling"), *map(Column, summaries), *map(Column.of, ranking.datasets)]
     table = Table("ranks by accuracy", columns)
@@ -240,7 +241,7 @@ def data_uri(content: bytes, suffix: str) -> str:
 
 
 def pictures_in(folder: Path) -> list[Picture]:
-    """All figures that `uotpool figure` knows; those that are drawn in the folder have their data."""
+    """Return all figures that `uotpool figure` knows, with data if the folder has them."""
     found = []
     for name, entry in figures.FIGURES.items():
         path = folder / f"{name}.png"
@@ -250,7 +251,7 @@ def pictures_in(folder: Path) -> list[Picture]:
 
 
 def _origins(manifests: Sequence[Manifest]) -> Table:
-    """With what the runs were made."""
+    """Make the table of the versions and machines that made the runs."""
     label = Column.label
     columns = [label("task"), Column("runs"), label("commit"), label("machine"), label("versions")]
     table = Table("origin of the runs", columns)
@@ -263,7 +264,7 @@ def _origins(manifests: Sequence[Manifest]) -> Table:
 
 
 def _made_with() -> str:
-    """With which versions, on which machine and from which commit the page is made."""
+    """Say with which versions, on which machine and from which commit the page is made."""
     here = facts()
     commit = here["commit_id"][:COMMIT]
     return ", ".join([in_words(here["versions"]), here["machine"], *([f"commit {commit}"] if commit else [])])

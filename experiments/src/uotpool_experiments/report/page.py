@@ -1,7 +1,7 @@
 """A report as one HTML file: style, script and pictures inside, nothing loaded from elsewhere.
 
-Jinja escapes everything that comes from data; the page's own policy (CSP) lets the browser load nothing from
-elsewhere and run one script, whose digest it names.
+Jinja escapes everything that comes from data; the page's own policy (CSP) lets the browser load
+nothing from elsewhere and run one script, whose digest it names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uotpool_experiments.tables.table import Cell
 
 
 def write(report: Report, path: Path) -> Path:
-    """Writes the page to a file. A file that is there is replaced at once, never half of it."""
+    """Write the page to a file. An existing file is replaced in one step, so no half page is ever seen."""
     if path.is_dir():
         raise ValueError(f"--output: expected a file, got the folder {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def write(report: Report, path: Path) -> Path:
 
 
 def render(report: Report) -> str:
-    """The page as HTML."""
+    """Render the page as HTML."""
     script = _own("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     environment = jinja2.Environment(
@@ -47,5 +47,5 @@ def _own(name: str) -> str:
 
 
 def sort_key(cell: Cell) -> str:
-    """What a column is sorted by: the number of the cell, else its text."""
+    """Return what a column is sorted by: the number of the cell, else its text."""
     return str(cell) if cell.value is None else f"{cell.value:.10g}"

@@ -1,1 +1,1 @@
-"""From choices to stored runs: specs, sweeps, executors, the store and the fingerprint of the code."""
+"""Turn choices into stored runs: specs, sweeps, executors and the store."""

@@ -1,4 +1,4 @@
-"""Runs as a CSV file, one line per run: for readers without the store, and for tables of committed results."""
+"""Runs as a CSV file with one line per run, for readers without the store and for committed results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from uotpool_experiments.runs.rows import CHOICES, COSTS, FACTS, Row, read_json
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tasks.spec import RunSpec, canonical
 
-LEFT_OUT = ("split",)  # it is long, and the seed gives it again
+LEFT_OUT = ("split",)  # the split is long, and the seed gives it again
 DIGITS = 7
 DIGITS_OF_A_SEED = 19
-COMMIT = 12  # letters are enough to tell commits apart
+COMMIT = 12  # so many letters are enough to tell commits apart
 
 
 def write(rows: Iterable[Row], file: TextIO) -> None:
@@ -68,7 +68,7 @@ def _short(value: Any) -> Any:
 
 
 def read(path: Path) -> list[Row]:
-    """The runs that `write` wrote; refuses another file."""
+    """Read the runs that `write` wrote; refuse another file."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         try:
@@ -123,7 +123,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def _value(text: str) -> Any:
-    """A number, or JSON, or the text itself."""
+    """Return the text as a number or as JSON if it is one, else the text itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a sweep has to do, and what that will cost."""
+"""Find out which runs a sweep has to do, and what they will cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from uotpool_experiments.tasks.spec import RunSpec
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep has to do."""
+    """The runs that a sweep has to do, and an estimate of their cost."""
 
     todo: list[RunSpec]
     done: int
@@ -39,7 +39,7 @@ def make_plan(
     like: Iterable[Row] = (),
     same: SameCode = same_code.NONE,
 ) -> Plan:
-    """Which of the wanted runs are still to do.
+    """Find out which of the wanted runs are still to do.
 
     Args:
         specs: the wanted runs.
@@ -57,7 +57,7 @@ def make_plan(
 
 
 def is_present(row: Row, same: SameCode) -> bool:
-    """Whether the present code made this run, or code that is listed as the same."""
+    """Return whether the present code made this run, or code that is listed as the same."""
     task, pooling = row.spec.task, row.spec.pooling
     if task not in TASKS or pooling not in ENTRIES:
         return False
@@ -65,16 +65,16 @@ def is_present(row: Row, same: SameCode) -> bool:
 
 
 def unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
-    """The specs without a finished run of the present code in the store, each once."""
+    """Return the specs without a finished run of the present code in the store, each once."""
     keys = {spec: spec.key(fingerprint(spec.task, spec.pooling)) for spec in specs}
     done = store.finished(keys.values())
     return [spec for spec, key in keys.items() if key not in done]
 
 
 def _estimate(todo: Sequence[RunSpec], known: Iterable[Row]) -> float | None:
-    """The sum of what the runs most like each took: of the same pooling, else data set, else task.
+    """Estimate the core-seconds of the runs from those most like each: same pooling, else data set, else task.
 
-    We take the median of their seconds per epoch (`Task.epochs`), of CPU time where it is known.
+    We take the median of their seconds per epoch (`Task.epochs`), and CPU time where it is known.
     """
     seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
     tasks = {spec.task for spec in todo}
@@ -91,6 +91,6 @@ def _estimate(todo: Sequence[RunSpec], known: Iterable[Row]) -> float | None:
 
 
 def _likes(spec: RunSpec) -> list[tuple[str, ...]]:
-    """What the run has in common with others, the most alike first."""
+    """Return keys that like runs have in common, from most to least alike."""
     same = (spec.task, spec.dataset, spec.protocol, spec.pooling)
     return [same, same[:3], same[:1]]

@@ -1,4 +1,4 @@
-"""Progress of a sweep on the terminal: all runs, and the epochs of those that run now."""
+"""Show the progress of a sweep on the terminal: all runs, and the epochs of those that run now."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ MOST = 20  # failures that are shown
 
 
 class Display:
-    """Bars on stderr; where that is no terminal, at most one line per minute, and one at the end."""
+    """Draws bars on stderr, or, where that is no terminal, prints at most one line per minute and
+    one at the end.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -79,11 +81,11 @@ class Display:
         if self._failed <= MOST:
             self._print(f"failed: {spec}: {last}")
         if self._failed == MOST:
-            self._print("more that fail are only counted; the store has their errors")
+            self._print("further failures are only counted; the store has their errors")
         self._say()
 
     def _say(self) -> None:
-        """Say how far the sweep is, where no bar shows it and the last time is long ago."""
+        """Say how far the sweep is, if no bar shows it and the last line is long ago."""
         now = time.monotonic()
         if self._console.is_terminal or (now - self._said < EVERY and self._done < self._total):
             return

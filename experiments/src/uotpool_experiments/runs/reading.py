@@ -1,4 +1,4 @@
-"""Reads stored runs from a run store or from a CSV file."""
+"""Read stored runs from a run store or from a CSV file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uotpool_experiments.runs.store import Store
 
 
 def read_rows(store: Path, task: str = "TASK") -> list[Row]:
-    """The runs of a run store or of a CSV file.
+    """Read the runs of a run store or of a CSV file.
 
     Args:
         store: a file that `uotpool run` or `uotpool export` made.

@@ -1,4 +1,4 @@
-"""A stored run as it was read. Files come from elsewhere or are edited by hand, so we trust nothing in them."""
+"""A stored run as it was read. Files come from elsewhere or are edited by hand, so we check everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRIC = re.compile(r"[A-Za-z]\w*")
 
 @dataclass(frozen=True)
 class Row:
-    """A stored run; refuses what no run can have written."""
+    """A stored run. It refuses values that no run can have written."""
 
     spec: RunSpec
     fingerprint: str
@@ -32,7 +32,7 @@ class Row:
     metrics: dict[str, float]
     details: dict[str, Any]
     cpu_seconds: float | None = None
-    facts: dict[str, str] = field(default_factory=dict)  # `FACTS`, those that are known, in words
+    facts: dict[str, str] = field(default_factory=dict)  # those of `FACTS` that are known, in words
 
     def __post_init__(self) -> None:
         for name in ("task", "dataset", "pooling", "protocol", "settings"):
@@ -56,19 +56,19 @@ class Row:
             _require(name, fact, "a text", isinstance(fact, str))
 
     def detail(self, name: str) -> float | None:
-        """A number among the details; None if there is none of that name."""
+        """Return the detail of this name, which must be a number; None if there is none."""
         value = self.details.get(name)
         _require(f"details.{name}", value, "a finite number", value is None or is_number(value))
         return value
 
 
 def is_number(value: Any) -> bool:
-    """Whether we can compute with the value: no truth value, no NaN, nothing whose square overflows."""
+    """Return whether we can compute with the value: it is no bool, no NaN, and its square does not overflow."""
     return type(value) in (int, float) and abs(value) <= LARGEST
 
 
 def read_json(name: str, text: Any, kind: type) -> Any:
-    """The value of a column that holds JSON of this kind."""
+    """Return the value of a column that holds JSON of this kind."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
@@ -85,6 +85,6 @@ def _require(name: str, value: Any, expected: str, good: bool) -> None:
 def _short(value: Any) -> str:
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # lists in lists, a number of thousands of digits
+    except (RecursionError, ValueError):  # deeply nested lists, or a number of thousands of digits
         text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,14 +1,14 @@
-"""Which versions of the code give the same numbers: a committed list with a repeated run as evidence.
+"""The committed list of versions of the code that give the same numbers, each with a repeated run as evidence.
 
 A change of code gives runs another fingerprint even where it changes no number, and tables do not
-mix fingerprints. They take the versions that this list joins as one. It is a TOML file with tables
-`[[same]]`:
+mix fingerprints. They treat the versions that this list joins as one. The list is a TOML file with
+tables `[[same]]`:
 
-    task, pooling   what the fingerprints are of
+    task, pooling   the task and the pooling that the fingerprints belong to
     old, new        two fingerprints; a = b and b = c make a = c
     run             the stored run that was repeated
     agreement       "equal" to all digits that are stored, or "rounding": within ROUNDING, relative
-    old_metrics, new_metrics    what it gave before and now
+    old_metrics, new_metrics    the metrics of that run before and now
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from uotpool_experiments import toml_file
 from uotpool_experiments.tasks import TASKS
 
 NAME = "same_code.toml"
-ROUNDING = 1e-5  # of a metric, relative: what the rounding of a step may do
-DIGITS = 1e-6  # relative: a CSV file has seven digits
+ROUNDING = 1e-5  # the relative change of a metric that the rounding of a step may cause
+DIGITS = 1e-6  # relative; a CSV file has seven digits
 AGREEMENTS = ("equal", "rounding")
 
 
@@ -71,7 +71,7 @@ def _is_number(value: Any) -> bool:
 
 
 def agreement(old: Mapping[str, float], new: Mapping[str, float]) -> str | None:
-    """How well two results agree; None if they do not. All metrics count, and each must be in both."""
+    """Say how well two results agree; None if they do not. All metrics count, and each must be in both."""
     if set(old) != set(new):
         return None
     for name, tolerance in (("equal", DIGITS), ("rounding", ROUNDING)):
@@ -81,7 +81,7 @@ def agreement(old: Mapping[str, float], new: Mapping[str, float]) -> str | None:
 
 
 class SameCode:
-    """The list: which fingerprints of a task and a pooling are one."""
+    """Knows which fingerprints of a task and a pooling count as one."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = list(entries)
@@ -92,7 +92,7 @@ class SameCode:
                 self._parent[entry.task, entry.pooling, old] = new
 
     def code(self, task: str, pooling: str, fingerprint: str) -> str:
-        """The fingerprint that stands for all that are the same as this one."""
+        """Return the fingerprint that stands for all that count as one with this one."""
         while (after := self._parent.get((task, pooling, fingerprint))) is not None:
             fingerprint = after
         return fingerprint
@@ -102,7 +102,7 @@ NONE = SameCode()
 
 
 def read(path: Path) -> SameCode:
-    """The list in a file; a ValueError if it is not one."""
+    """Read the list from a file; raise a ValueError for another file."""
     content = toml_file.read(path)
     tables = content.get("same", [])
     if set(content) - {"same"} or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
@@ -122,7 +122,7 @@ def read(path: Path) -> SameCode:
 
 
 def beside(store: Path) -> SameCode:
-    """The list for the runs in this file: it lies in the folder of the file, or in the one above."""
+    """Read the list for the runs in this file. It is in the folder of the file or in the one above."""
     for folder in store.resolve().parents[:2]:
         if (folder / NAME).is_file():
             return read(folder / NAME)
@@ -130,7 +130,7 @@ def beside(store: Path) -> SameCode:
 
 
 def append(entry: Entry, path: Path) -> None:
-    """Add an entry to the file, which is made if there is none."""
+    """Add an entry to the file, and make the file if there is none."""
     lines = ["[[same]]"]
     for field in fields(Entry):
         value = getattr(entry, field.name)
@@ -144,5 +144,5 @@ def append(entry: Entry, path: Path) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string, which is a JSON string."""
+    """Quote a text for TOML, whose strings are written as in JSON."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Drives an executor, and stores each run as soon as it is finished."""
+"""Drive an executor, and store each run as soon as it is finished."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def _save(event: Finished, code: str, store: Store) -> str | None:
         return "the code of this run changed after the sweep had started; start it again"
     try:
         store.save(event.spec, code, event.result, event.facts, event.cpu_seconds)
-    except (TypeError, ValueError) as error:  # NaN, say: not JSON
+    except (TypeError, ValueError) as error:  # JSON has no NaN, for example
         return f"a result that cannot be stored: {error}"
     return None

@@ -1,7 +1,7 @@
 """The run store: a SQLite file that only the driver writes.
 
 A finished run is committed at once and never repeated; a run that failed is kept with its error and
-tried again. Readers (tables, figures) can look while a sweep goes on: the file is in WAL mode.
+tried again. The file is in WAL mode, so tables and figures can read it while a sweep goes on.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE INDEX IF NOT EXISTS by_choice ON runs (task, dataset, protocol, pooling);
 """
-# What was added to the schema since, in order; `user_version` of a file says how many of them it
-# has. Earlier versions of uotpool must be able to go on writing, so we add only columns that may be
-# empty.
+# The additions to the schema since then, in order. `user_version` of a file says how many of them
+# it has. Earlier versions of uotpool must still be able to write the file, so we add only columns
+# that may be empty.
 MIGRATIONS = ("ALTER TABLE runs ADD COLUMN cpu_seconds REAL",)
-# With these the file itself is right: the disk is full, say, or the user may not write.
+# With these errors the file itself is sound: the disk is full, for example, or the user may not write.
 DISK_ERRORS = {
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY),
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM),
 }
 CANNOT_OPEN = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
-MOST_TEXT = 64 * 2**20  # bytes of a value; SQLite itself allows a thousand million
+MOST_TEXT = 64 * 2**20  # bytes of a value; SQLite itself allows 10^9
 
 
 class StoreBusyError(OSError):
@@ -53,17 +53,17 @@ class StoreBusyError(OSError):
 
 
 class StoreWriteError(OSError):
-    """The file cannot be written: a full disk, say."""
+    """The file cannot be written, for example on a full disk."""
 
 
 def in_words(versions: str) -> str:
-    """`{"torch": "2.13.0"}` as `torch 2.13.0`."""
+    """Write `{"torch": "2.13.0"}` as `torch 2.13.0`."""
     found = read_json("versions", versions, dict)
     return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
 class Store:
-    """The runs in a file; `with store.writing():` for a sweep."""
+    """The runs in a file. A sweep writes them inside `with store.writing():`."""
 
     def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
         self.path, self._readonly = Path(path), readonly  # ":memory:" for one that is not kept
@@ -82,7 +82,7 @@ class Store:
                 self._prepare()
 
     def _open_to_read(self) -> sqlite3.Connection:
-        """Open the file also where nothing may be written, not even the journal that SQLite puts beside it."""
+        """Open the file, even where SQLite may not write the journal that it puts beside it."""
         where = f"file:{quote(str(self.path))}?mode=ro"
         opened = sqlite3.connect(where, uri=True, timeout=30)
         try:
@@ -102,7 +102,7 @@ class Store:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Say what SQLite says of the file in words of this project."""
+        """Translate what SQLite says about the file into errors of this project."""
         try:
             yield
         except sqlite3.Error as error:
@@ -111,7 +111,7 @@ class Store:
             raise ValueError(f"store: expected a run store of uotpool, got {self.path}: {error}") from error
 
     def _check_schema(self) -> None:
-        """Refuse views, triggers and computed columns: those of a foreign file may compute without an end."""
+        """Refuse views, triggers and computed columns: those of a foreign file could compute forever."""
         computed = self._db.execute("SELECT name FROM sqlite_master WHERE coalesce(rootpage, 0) = 0").fetchall()
         columns = self._db.execute("SELECT name FROM pragma_table_xinfo('runs') WHERE hidden != 0").fetchall()
         if found := [name for (name,) in computed + columns]:
@@ -145,7 +145,7 @@ class Store:
     def _cannot_write(self, error: sqlite3.Error) -> StoreWriteError:
         return StoreWriteError(
             f"store: cannot write to {self.path}: {error}. The runs in it are kept. Make room on the disk, or "
-            "allow writing, or end the program that holds the file; then the same command goes on from here"
+            "allow writing, or end the program that holds the file; then the same command continues from here"
         )
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Store:
             yield
 
     def finished(self, keys: Iterable[str]) -> set[str]:
-        """The keys whose runs are done."""
+        """Return the keys whose runs are done."""
         with self._refusing():
             done = {key for (key,) in self._db.execute("SELECT key FROM runs WHERE status = 'done'")}
         return done.intersection(keys)
@@ -196,7 +196,7 @@ class Store:
 
     def _write(self, spec: RunSpec, fingerprint: str, outcome: dict[str, Any]) -> None:
         values = spec.as_dict() | {"key": spec.key(fingerprint), "fingerprint": fingerprint}
-        values |= dict.fromkeys(FACTS) | outcome  # those of an earlier attempt are not of this one
+        values |= dict.fromkeys(FACTS) | outcome  # replaces the facts of an earlier attempt
         names = list(values)
         update = ", ".join(f"{name} = excluded.{name}" for name in names if name != "key")
         query = (
@@ -213,7 +213,7 @@ class Store:
             raise self._cannot_write(error) from error
 
     def rows(self, status: str = "done", **where: str) -> list[Row]:
-        """The runs with this status and these columns, for example `task="mil", dataset="musk1"`."""
+        """Return the runs with this status and these values, for example `task="mil", dataset="musk1"`."""
         known = ("task", "dataset", "pooling", "protocol", "settings", "fingerprint")
         if not set(where) <= set(known):
             raise ValueError(f"where: expected columns among {known}, got {sorted(where)}")
@@ -228,7 +228,7 @@ class Store:
         with self._refusing():
             for line in self._db.execute(f"{query} ORDER BY rowid", [status, *where.values()]):
                 room -= sum(len(value) for value in line if isinstance(value, (str, bytes)))
-                if room < 0:  # one place in the file can be read as the value of many runs
+                if room < 0:  # a damaged file can give one place as the value of many runs
                     raise ValueError(f"store: {self.path} is damaged: its runs have more text than the file")
                 try:
                     rows.append(_row(line))
@@ -237,12 +237,12 @@ class Store:
         return rows
 
     def _bytes(self) -> float:
-        """The size of the file with its journal."""
+        """Return the size of the file with its journal."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists()) or math.inf  # or it is in memory
 
     def epochs(self, key: str) -> list[dict[str, float]]:
-        """What a finished run kept of its epochs; each task decides what that is."""
+        """Return what a finished run kept of its epochs; each task decides what that is."""
         with self._refusing():
             found = self._db.execute("SELECT epochs FROM runs WHERE key = ?", [key]).fetchone()
         epochs: list[dict[str, float]] = read_json("epochs", found[0], list) if found and found[0] else []

@@ -1,4 +1,4 @@
-"""From a table of choices, as a sweep file or the command line gives it, to the specs of runs."""
+"""Make the specs of runs from a table of choices, which a sweep file or the command line gives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from uotpool_experiments.tasks.poolings import PAPER, UOTP
 from uotpool_experiments.tasks.protocols import FOLDS, PROTOCOLS
 from uotpool_experiments.tasks.spec import RunSpec, canonical
 
-MOST_RUNS = 100_000  # of a sweep: enough for years of a machine, and few enough to be listed
-MOST_SEED = 2**32 - 1  # numpy's, which draws the folds
+MOST_RUNS = 100_000  # of a sweep: enough to keep a machine busy for years, and few enough to be listed
+MOST_SEED = 2**32 - 1  # the largest seed of numpy, which draws the folds
 BLOCK = {"task", "dataset", "pooling", "protocol", "seeds", "folds", "settings"}
 
 
 def pooling_names(task: str, given: str | Sequence[str]) -> list[str]:
-    """Names of poolings, with those of a group for "all", "paper" (its Table 1) and "uotp" (our exact ones)."""
+    """Return names of poolings, with the groups "all", "paper" (its Table 1) and "uotp" (our exact
+    ones) spelled out.
+    """
     known = load(task).poolings()
     groups = {"all": known, "paper": [name for name in PAPER if name in known], "uotp": list(UOTP)}
     found: list[str] = []
@@ -44,7 +46,7 @@ def expand(
     folds: int | Sequence[int] = FOLDS,
     settings: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
 ) -> list[RunSpec]:
-    """All combinations of the choices.
+    """Return all combinations of the choices.
 
     Seeds vary slowest, so that a sweep that is stopped has all poolings on some seeds.
     """
@@ -98,7 +100,7 @@ def _check_count(where: object, count: int) -> None:
 
 
 def _numbers(name: str, given: int | Sequence[int], count: int, largest: int) -> Sequence[int]:
-    """The numbers from 0 to `given` - 1, or those of a list. A count is not written out: it may be huge."""
+    """Return the numbers from 0 to `given` - 1, or those of a list. A huge count makes no list."""
     if type(given) is int and 1 <= given <= count:
         return range(given)
     several = isinstance(given, (list, tuple, range)) and len(given) > 0
@@ -117,12 +119,12 @@ def _several(name: str, given: str | Sequence[str]) -> list[str]:
 
 
 def read(path: Path) -> list[RunSpec]:
-    """The runs of a sweep file, in order, none twice."""
+    """Read the runs of a sweep file, in order, none twice."""
     return list(dict.fromkeys(spec for block in read_blocks(path) for spec in block))
 
 
 def read_blocks(path: Path) -> list[list[RunSpec]]:
-    """The runs of each table `[[runs]]` of a sweep file, which has the arguments of `expand`."""
+    """Read the runs of each table `[[runs]]` of a sweep file. Its keys are the arguments of `expand`."""
     content = toml_file.read(path)
     blocks = content.get("runs")
     tables = isinstance(blocks, list) and blocks and all(isinstance(block, dict) for block in blocks)

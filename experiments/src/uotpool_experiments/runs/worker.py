@@ -1,4 +1,4 @@
-"""One run from its spec, in whatever process: what it gives, what it costs, and where it ran."""
+"""Do one run in this process, and measure what it costs and where it ran."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric", "trans
 
 
 def execute(spec: RunSpec, report: Report) -> Result:
-    """Do the run with one thread: workers share the machine, and no result may depend on their number."""
+    """Do the run with one thread, since workers share the machine and no result may depend on their number."""
     torch.set_num_threads(1)
     task = load(spec.task)
     reset_peak()
@@ -31,15 +31,15 @@ def execute(spec: RunSpec, report: Report) -> Result:
 
 
 def reset_peak() -> None:
-    """Let the peak of memory count from now on."""
+    """Count the peak of memory from now on."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux, or not allowed: then the peak is that of the process
+    except OSError:  # another system, or it is not allowed: then the peak counts from the start of the process
         return
 
 
 def peak_mib() -> float:
-    """The most memory that this process used since `reset_peak`, in MiB; 0 where the system does not say."""
+    """Return the peak of memory since `reset_peak` in MiB, 0 where the system does not say."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def peak_mib() -> float:
 
 @lru_cache
 def facts() -> dict[str, str]:
-    """Where and with what runs of this process are made, for the store."""
+    """Return the versions, the machine and the commit of this process, for the store."""
     versions = {"uotpool": uotpool.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -63,7 +63,7 @@ def facts() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the source tree that this package runs from; empty for an installed package."""
+    """Return the commit of the source tree that this package runs from; empty for an installed package."""
     root = Path(uotpool.__file__).parents[2]
     if not (root / ".git").exists():
         return ""
@@ -73,7 +73,7 @@ def _commit() -> str:
         return done.stdout.strip()
 
     try:
-        # Without locks: many workers ask, and none may hinder somebody who commits.
+        # We take no locks: many workers ask, and none may block a person who commits.
         changed = git("--no-optional-locks", "status", "--porcelain")
         return git("rev-parse", "HEAD") + ("+dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):

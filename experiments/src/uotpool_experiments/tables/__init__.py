@@ -1,3 +1,3 @@
-"""Tables of stored runs: a `TableSpec` says which, a `Kind` makes a `Table` of it, and `formats` makes text."""
+"""Tables of stored runs: a `TableSpec` says which, a `Kind` makes the `Table`, and `formats` makes the text."""
 
 FORMATS = ("terminal", "markdown", "latex", "csv")

@@ -1,4 +1,4 @@
-"""One pooling against each other one: differences and the verdicts of paired tests."""
+"""The table of one pooling against each other one: differences and the verdicts of paired tests."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ KIND = ComparisonKind()
 
 
 def compared(spec: TableSpec) -> str:
-    """The pooling that a table of comparisons is about."""
+    """Return the pooling that a table of comparisons is about."""
     return (spec.pooling_names() or UOTP)[0]
 
 
 def comparison_table(
     rows: Sequence[Row], pooling: str, protocol: str = "fair", metric: str = "accuracy"
 ) -> Table:
-    """One pooling against all others: the difference in points and the p-value of the corrected test."""
+    """Compare one pooling with all others: the difference in points and the p-value of the corrected test."""
     found = samples_of(rows, protocol, metric)
     datasets = [d for (p, d) in found if p == pooling]
     if not datasets:
@@ -64,7 +64,7 @@ def comparison_table(
 
 
 def verdicts(table: Table) -> Counter[str]:
-    """How many of the tests in a table are "win", "tie" and "loss", all of them taken together."""
+    """Count how many tests of a table are "win", "tie" and "loss", with all of them as one family."""
     tests = {
         (str(line.cells[0]), column.dataset): cell.comparison
         for line in table.lines

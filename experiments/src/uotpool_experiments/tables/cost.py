@@ -1,4 +1,4 @@
-"""What a run costs: seconds, as a multiple of mean pooling too, and parameters."""
+"""The table of costs: seconds of a run, also as a multiple of mean pooling, and parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from uotpool_experiments.tables.table import EMPTY, Cell, Column, Count, Line, T
 
 @dataclass(frozen=True)
 class Seconds(Cell):
-    """Seconds of a run, beside those of mean pooling on the same data set if they are known."""
+    """The seconds of a run, and those of mean pooling on the same data set if they are known."""
 
     seconds: float
     base: float | None
@@ -41,7 +41,7 @@ KIND = Cost()
 
 
 def cost_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
-    """Seconds of a run by pooling and data set, and the parameters of the model."""
+    """Make the table of seconds per run by pooling and data set, and of parameters of the model."""
     chosen = of_protocol([row for row in rows if row.seconds is not None], protocol)
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     parameters: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""The tables that fit a store which no file describes: for each task, what its runs allow."""
+"""Choose tables for a store without `tables.toml`: for each task, those that its runs allow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Case = tuple[str, str]  # protocol, settings
 
 
 def manifests_of(source: Source) -> list[Manifest]:
-    """A manifest for each task that has runs in the source."""
+    """Return one manifest per task that has runs in the source."""
     found = []
     for task in TASKS:
         rows, _ = source.select_all(task)
@@ -32,12 +32,15 @@ def _cases(rows: Sequence[Row]) -> list[Case]:
 
 
 def _is_of_the_pooling(task: str, settings: str) -> bool:
-    """Whether some settings are of the pooling itself; a table of settings puts those side by side."""
+    """Return whether some settings belong to the pooling itself.
+
+    A table of settings shows those side by side.
+    """
     return bool(load(task).pooling_settings & set(json.loads(settings)))
 
 
 def _ranked(task: str, rows: Sequence[Row]) -> TableSpec | None:
-    """The runs to rank: fair ones with default settings, or the first that there are."""
+    """Choose the runs to rank: fair ones with default settings, or the first that there are."""
     cases = [case for case in _cases(rows) if not _is_of_the_pooling(task, case[1])]
     if not cases:
         return None
@@ -60,7 +63,9 @@ def _entries(task: str, rows: Sequence[Row]) -> Iterator[Entry]:
 
 
 def _entries_of_case(i: int, task: str, case: Case, rows: Sequence[Row]) -> Iterator[Entry]:
-    """Results of a protocol and settings; comparisons and swaps where there is something to show."""
+    """Yield the results of a protocol and settings, and comparisons and swaps where there is
+    something to show.
+    """
     protocol, text = case
     settings = json.loads(text)
     named = "" if text == "{}" else f", settings {text}"

@@ -1,4 +1,4 @@
-"""A table as text: for a terminal, in Markdown, in LaTeX, as CSV."""
+"""Write a table as text: for a terminal, in Markdown, in LaTeX, as CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SIGNS = {Mark.ABOVE: "▲", Mark.BELOW: "▼"}
 
 @dataclass(frozen=True)
 class _Texts:
-    """A table as text without control characters, which a terminal would obey: names are foreign text."""
+    """The texts of a table without control characters.
+
+    Names are foreign text, and a terminal would obey them.
+    """
 
     title: str
     head: list[str]
@@ -36,7 +39,7 @@ class _Texts:
 
 
 def render(table: Table, form: str) -> str:
-    """The table as text in one of `FORMATS`."""
+    """Write the table as text in one of `FORMATS`."""
     if form not in FORMATS:
         raise ValueError(f"format: expected one of {FORMATS}, got {form!r}")
     texts = _Texts(
@@ -51,7 +54,7 @@ def render(table: Table, form: str) -> str:
 
 
 def with_mark(cell: Cell) -> str:
-    """The text of the cell and the sign of its mark."""
+    """Return the text of the cell with the sign of its mark."""
     return f"{cell} {SIGNS[cell.mark]}" if cell.mark else str(cell)
 
 
@@ -76,7 +79,7 @@ def _terminal(table: _Texts) -> str:
 
 
 def _without_markup(text: str) -> str:
-    """No HTML and no links, which a page made of the text would load or follow."""
+    """Escape HTML and links, which a page made of the text would load or follow."""
     return text.replace("<", "&lt;").replace("](", "]\\(")
 
 

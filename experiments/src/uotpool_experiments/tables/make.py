@@ -1,4 +1,4 @@
-"""From a `TableSpec` and stored runs to the table."""
+"""Make the table that a `TableSpec` asks for from stored runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uotpool_experiments.tasks.spec import canonical
 
 
 def make(spec: TableSpec, source: Source) -> Table:
-    """The table of these runs."""
+    """Make the table of the source's runs."""
     rows, notes = choose(spec, source)
     table = kinds.load(spec.kind).table(spec, rows)
     table.notes += notes
@@ -20,7 +20,7 @@ def make(spec: TableSpec, source: Source) -> Table:
 
 
 def choose(spec: TableSpec, source: Source) -> tuple[list[Row], list[str]]:
-    """The runs that a table is made of, and what must be said of them."""
+    """Choose the runs for a table, and return them with notes on them."""
     kind = kinds.load(spec.kind)
     settings = None if kind.any_settings else canonical(spec.stored_settings())
     found, notes = source.select(spec.task, settings, spec.datasets)
@@ -31,7 +31,7 @@ def choose(spec: TableSpec, source: Source) -> tuple[list[Row], list[str]]:
 
 
 def samples_shown(spec: TableSpec, source: Source) -> Samples:
-    """The samples of the runs that a table would show; none if there are no such runs."""
+    """Return the samples of the runs that a table would show; none if there are no such runs."""
     try:
         rows, _ = choose(spec, source)
     except NoSuchRunError:

@@ -1,4 +1,4 @@
-"""Tables that belong together: those that the file `tables.toml` of a folder lists, with the folder's runs."""
+"""The tables of one task: those that the file `tables.toml` of a folder lists, with the folder's runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE_KEYS = {"name", "about", "shown"}  # and those of a TableSpec
 
 @dataclass(frozen=True)
 class Entry:
-    """A table of a manifest: its name, a sentence on what it shows, and what makes it."""
+    """A table of a manifest: its name, a sentence on what it shows, and its spec."""
 
     name: str
     about: str
@@ -50,17 +50,17 @@ class Manifest:
         return make(entry.spec, self.source)
 
     def command(self, entry: Entry) -> str:
-        """The command line that prints the table."""
+        """Return the command line that prints the table."""
         return entry.spec.command(self.source.store, self.source.stored)
 
     def page(self, entry: Entry, table: Table) -> str:
-        """The table in Markdown with the command that prints it, as seen from the root of a project."""
+        """Return the table in Markdown with the command that prints it from the root of a project."""
         store = Path(self.source.store.resolve().parents[1].name, self.task, RUNS)
         command = entry.spec.command(store, self.source.stored)
         return f"{formats.render(table, 'markdown')}\n    {command}\n"
 
     def ranked_samples(self) -> Samples:
-        """Accuracies of the runs that are ranked; none if there are no such runs."""
+        """Return the accuracies of the ranked runs; none if there are no such runs."""
         return {} if self.ranked is None else samples_shown(self.ranked, self.source)
 
     def ranking(self) -> Ranking | None:
@@ -68,7 +68,7 @@ class Manifest:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a folder with `tables.toml` and `runs.csv`, whose name is that of the task."""
+    """Read the manifest of a folder with `tables.toml` and `runs.csv`. The folder is named after the task."""
     task, path = folder.resolve().name, folder / FILE
     if task not in TASKS:
         raise ValueError(f"folder: expected one named as a task, {tuple(TASKS)}, got {folder}")
@@ -83,7 +83,7 @@ def read(folder: Path) -> Manifest:
 
 
 def _manifest(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a Manifest that the file gives."""
+    """Return the fields of a Manifest that the file gives."""
     if unknown := sorted(set(given) - KEYS):
         raise ValueError(f"expected keys among {sorted(KEYS)}, got {unknown}")
     tables = given.get("table", [])
@@ -99,7 +99,7 @@ def _manifest(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranked(task: str, keys: Any) -> TableSpec:
-    """The runs that are ranked. Ranks are by accuracy, over runs with the same settings."""
+    """Return the spec of the ranked runs. Ranks are by accuracy, over runs with the same settings."""
     spec = _spec(task, "ranking", keys)
     if (spec.kind, spec.metric) != ("results", "accuracy"):
         raise ValueError(
@@ -112,7 +112,7 @@ def _entry(task: str, table: Any) -> Entry:
     if not isinstance(table, dict):
         raise ValueError(f"expected every table as [[table]], got {table!r}")
     name, about = _text(table, "name"), _text(table, "about")
-    if not re.fullmatch(r"[\w-]+", name):  # it becomes the name of a file
+    if not re.fullmatch(r"[\w-]+", name):  # the name becomes that of a file
         raise ValueError(f"expected names of letters, digits, _ and -, got {name!r}")
     shown = table.get("shown", True)
     if not isinstance(shown, bool):
@@ -138,17 +138,19 @@ def _text(given: Mapping[str, Any], key: str) -> str:
 
 
 def results_folder() -> Path:
-    """The folder of results that the environment variable names, else that of the project."""
+    """Return the folder of results that the environment variable names, else that of the project."""
     return Path(os.environ.get(FOLDER, "results"))
 
 
 def committed() -> list[Manifest]:
-    """The manifests in the folder of results."""
+    """Return the manifests in the folder of results."""
     return [read(folder) for folder in committed_folders()]
 
 
 def committed_folders() -> list[Path]:
-    """The folders TASK with a manifest in the folder of results; a FileNotFoundError if there is none."""
+    """Return the folders TASK with a manifest in the folder of results; raise FileNotFoundError if
+    there is none.
+    """
     results = results_folder()
     found = [results / task for task in TASKS if (results / task / FILE).is_file()]
     if not found:
@@ -160,7 +162,7 @@ def committed_folders() -> list[Path]:
 
 
 def overall(manifests: Sequence[Manifest]) -> tuple[Ranking | None, list[str]]:
-    """The ranking over the data sets of all tasks, and the poolings that are not in all of them."""
+    """Rank over the data sets of all tasks, and return also the poolings that some task lacks."""
     known = [(m.ranked_samples(), ranked) for m in manifests if (ranked := m.ranking()) is not None]
     everywhere = set.intersection(*(set(ranked.poolings) for _, ranked in known)) if known else set()
     shared = {

@@ -1,4 +1,4 @@
-"""What the paper's protocol shows above the fair one."""
+"""The table of how much more the paper's protocol shows than the fair one."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ KIND = Optimism()
 
 
 def same_training(rows: Sequence[Row], fair: Mapping[str, Any]) -> list[Row]:
-    """Runs that are trained alike under both protocols.
+    """Return the runs that are trained alike under both protocols.
 
-    These are the fair runs with the settings `fair`, and the runs under "paper" with those of the settings
-    that this protocol does not have anyway.
+    These are the fair runs with the settings `fair`, and the runs under "paper" with those of these
+    settings that the protocol does not imply anyway.
     """
 
     def wanted(row: Row) -> str:
@@ -46,7 +46,7 @@ def same_training(rows: Sequence[Row], fair: Mapping[str, Any]) -> list[Row]:
 
 
 def optimism_table(rows: Sequence[Row], metric: str = "accuracy") -> Table:
-    """The paper's protocol less the fair one, in points, on the folds and seeds that both have.
+    """Subtract the fair protocol's numbers from the paper protocol's, on the folds and seeds that both have.
 
     Under "paper" a run on graphs is the mean of all folds, so there the seeds are compared.
     """
@@ -68,7 +68,7 @@ def optimism_table(rows: Sequence[Row], metric: str = "accuracy") -> Table:
 
 
 def _gap(paper_runs: Sample, fair_runs: Sample | None, by_seed: bool) -> float | None:
-    """The difference of the means on the folds and seeds that both have, or on the seeds."""
+    """Return the difference of the means on the folds and seeds that both have, or on the seeds."""
     if fair_runs is None:
         return None
     if by_seed:

@@ -1,4 +1,4 @@
-"""Poolings by data sets: means, the paper's numbers beside ours, and mean ranks."""
+"""The table of poolings by data sets: means, the paper's numbers beside ours, and mean ranks."""
 
 from __future__ import annotations
 
@@ -55,14 +55,15 @@ KIND = Results()
 def results_table(
     rows: Sequence[Row], protocol: str, metric: str = "accuracy", *, own_runs: bool = False
 ) -> Table:
-    """Poolings by data sets: mean and standard deviation, with the paper's numbers and ranks.
+    """Make the table of poolings by data sets: mean and standard deviation, the paper's numbers, and ranks.
 
     Args:
         rows: runs with the same settings.
-        protocol: of the runs to show.
-        metric: of the runs to show.
-        own_runs: whether a cell is of all runs that its pooling has. Otherwise it is of the runs that all
-            poolings have on the data set, as ranks and tests are.
+        protocol: the protocol of the runs to show.
+        metric: the metric to show.
+        own_runs: whether a cell is the mean of all runs that its pooling has. Otherwise it is the
+            mean of the runs that all poolings have on the data set, on which ranks and tests are
+            based too.
     """
     every = samples_of(rows, protocol, metric)
     found = every if own_runs else on_common_runs(every)
@@ -105,7 +106,7 @@ def results_table(
 
 
 def _columns(found: Samples, heading: str, compared: Sequence[str]) -> list[Column]:
-    """With the paper's numbers beside ours where it has one of the poolings that are compared to it."""
+    """Make the columns, with the paper's numbers beside ours where it has one of the compared poolings."""
     columns = [Column.label(heading)]
     for dataset in dict.fromkeys(d for _, d in found):
         columns.append(Column.of(dataset))
@@ -115,7 +116,7 @@ def _columns(found: Samples, heading: str, compared: Sequence[str]) -> list[Colu
 
 
 def _most_runs(found: Samples) -> dict[str, int]:
-    """The number of runs of the pooling that has most, for each data set."""
+    """Return, for each data set, the number of runs of the pooling that has most."""
     most: dict[str, int] = defaultdict(int)
     for (_, dataset), sample in found.items():
         most[dataset] = max(most[dataset], len(sample))
@@ -133,13 +134,13 @@ def _cell(
 
 
 def _difference(sample: Sample, number: Published) -> Difference:
-    """Ours less the published one, marked where it is more than two standard deviations."""
+    """Subtract the published number from ours; mark a difference above two standard deviations."""
     own = 100 * sample.std if len(sample) > 1 else number.std
     return Difference(100 * sample.mean - number.mean, chance=2 * math.hypot(own, number.std))
 
 
 def _majority_line(rows: Sequence[Row], columns: Sequence[Column], found: Samples) -> Line:
-    """The share of the largest class, on the runs of the cells above it."""
+    """Make the line with the share of the largest class, on the runs of the cells above it."""
     share = samples(rows, "majority")
     cells: list[Cell] = [Text(MAJORITY)]
     for column in columns[1:]:
@@ -153,7 +154,7 @@ def _majority_line(rows: Sequence[Row], columns: Sequence[Column], found: Sample
 def _notes(
     rows: Sequence[Row], protocol: str, metric: str, every: Samples, found: Samples, own_runs: bool
 ) -> list[str]:
-    """What a cell is the mean of, and what is left out."""
+    """Say what a cell is the mean of, and what is left out."""
     unit = ", per cent" if is_per_cent(metric) else ""
     runs = sorted({(len(s), s.seeds) for s in found.values()})
     brackets = ", in brackets where they are fewer than others'" if len(runs) > 1 else ""
@@ -161,7 +162,7 @@ def _notes(
     over = "seeds" if alone else "folds and seeds"
     whose = "" if own_runs else " that all poolings of the table have"
     counts = ", ".join(f"{n} ({seeds} seed{'s' if seeds > 1 else ''})" for n, seeds in runs) or "none"
-    notes = [f"mean ± standard deviation over {over}{whose}{unit}; runs a cell{brackets}: {counts}"]
+    notes = [f"mean ± standard deviation over {over}{whose}{unit}; runs per cell{brackets}: {counts}"]
     left = sum(map(len, every.values())) - sum(map(len, found.values()))
     if left:
         notes.append(f"{left} runs that not all poolings have are left out (--runs own shows them)")
@@ -175,7 +176,7 @@ def _note_of_ranks(ranked: Ranking | None) -> list[str]:
 
 
 def _diverged(rows: Iterable[Row]) -> list[str]:
-    """Says which poolings had runs whose loss was not finite at some time."""
+    """Say which poolings had runs whose loss was not finite at some time."""
     runs: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         runs[row.spec.pooling].append(row)

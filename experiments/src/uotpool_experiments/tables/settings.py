@@ -1,4 +1,4 @@
-"""Settings of one pooling side by side: what a table of results holds fixed, this one varies."""
+"""The table of settings side by side: it varies what a table of results holds fixed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ByVariant = Mapping[Variant, Mapping[str, Sample]]  # and by data set
 
 @dataclass(frozen=True)
 class Verdicts(Cell):
-    """On how many data sets a test says "win", "tie" and "loss"."""
+    """The number of data sets on which a test says "win", "tie" and "loss"."""
 
     win: int
     tie: int
@@ -54,7 +54,7 @@ KIND = Settings()
 
 
 def flat(settings: Mapping[str, Any]) -> Flat:
-    """`{"pool": {"K": 8}}` as `{"pool.K": 8}`."""
+    """Return `{"pool.K": 8}` for `{"pool": {"K": 8}}`."""
     found: Flat = {}
     for name, value in settings.items():
         found |= (
@@ -64,7 +64,7 @@ def flat(settings: Mapping[str, Any]) -> Flat:
 
 
 def written(settings: Mapping[str, Any]) -> str:
-    """The settings as a person writes them: `pool.K=8, lr=0.1`."""
+    """Write the settings as a person does: `pool.K=8, lr=0.1`."""
     return ", ".join(f"{n}={v:g}" if type(v) in (int, float) else f"{n}={v}" for n, v in settings.items())
 
 
@@ -76,14 +76,16 @@ def settings_table(
     fixed: Mapping[str, Any] | None = None,
     vary: Sequence[str] | None = None,
 ) -> Table:
-    """Poolings and their settings, all on the same folds and seeds, against each pooling's default.
+    """Compare poolings and their settings, all on the same folds and seeds, with each pooling's default.
 
     Args:
         rows: runs with any settings.
-        protocol: of the runs to show.
-        metric: of the runs to show.
-        fixed: settings that all runs in the table have; the default is a run with nothing but these.
-        vary: names of the settings that may differ from the default, such as "pool.K"; None for any.
+        protocol: the protocol of the runs to show.
+        metric: the metric to show.
+        fixed: settings that all runs in the table have; the default is a run with nothing but
+            these.
+        vary: names of the settings that may differ from the default, such as "pool.K"; None for
+            any.
     """
     own = [row for row in rows if row.spec.protocol == protocol]
     values = _on_common_runs(_by_variant(own, flat(fixed or {}), vary, metric))
@@ -126,7 +128,7 @@ def _by_variant(
 
 
 def _on_common_runs(values: dict[Variant, dict[str, Sample]]) -> dict[Variant, dict[str, Sample]]:
-    """The same on the runs that all variants of a data set have; there may be none."""
+    """Restrict the samples to the runs that all variants of a data set have; there may be none."""
     shared: dict[Variant, dict[str, Sample]] = {variant: {} for variant in values}
     for dataset in dict.fromkeys(dataset for found in values.values() for dataset in found):
         there = [variant for variant, found in values.items() if dataset in found]
@@ -143,7 +145,7 @@ def _verdicts(found: Mapping[str, Sample], default: Mapping[str, Sample], metric
 
 
 def _mark_best(table: Table, order: Sequence[Variant], better: int) -> None:
-    """Marks the best variant of each pooling that has several."""
+    """Mark the best variant of each pooling that has several."""
     for pooling in dict.fromkeys(name for name, _ in order):
         own = [i for i, (name, _) in enumerate(order) if name == pooling]
         for c, column in enumerate(table.columns):
@@ -159,7 +161,7 @@ def _notes(
     unit = ", per cent" if is_per_cent(metric) else ""
     counts = ", ".join(f"{n} on {d}" for d, n in runs.items())
     notes = [
-        f"mean ± standard deviation over the folds and seeds that all rows have{unit}; runs a cell: {counts}",
+        f"mean ± standard deviation over the folds and seeds that all rows have{unit}; runs per cell: {counts}",
         "best of each pooling marked; last column: data sets on which it differs from the pooling's default "
         "(corrected paired t-test, 5 %, each test by itself)",
     ]

@@ -1,7 +1,8 @@
-"""What a table shows, as a value: built from the keys of a TOML file or from the options of a command line.
+"""The spec of a table, built from the keys of a TOML file or from the options of a command line.
 
-Each field says once what its option and its key are called, what it takes and what its help is. So a renamed
-option is a change in this file. The module imports little, so that a command line starts quickly.
+Each field has the names of its option and of its key, the values that it takes and its help, so an
+option is renamed in this file alone. The module imports little, so that the command line starts
+quickly.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class Option:
     flag: str
     form: Form
     help: str
-    key: str = ""  # that of a TOML file, if it is not the flag without dashes
+    key: str = ""  # the key of a TOML file, if it is not the flag without dashes
     choices: tuple[str, ...] = ()
     metavar: str | None = None
 
     @property
     def name(self) -> str:
-        """The key of a TOML file, by which messages name the option too."""
+        """The key of a TOML file. Messages also name the option by it."""
         return self.key or self.flag.removeprefix("--")
 
     def from_toml(self, value: Any) -> Any:
-        """The value of the field that a TOML file gives."""
+        """Return the value of the field for the value in a TOML file."""
         if self.form is Form.CHOICE and isinstance(value, str):
             return value
         if self.form is Form.SETTINGS and isinstance(value, Mapping) and _is_json(value):
@@ -61,7 +62,7 @@ class Option:
         raise ValueError(f"{self.name}: expected {self.form.value}, got {value!r}")
 
     def words(self, value: Any) -> list[str]:
-        """The words of a command line that give this value."""
+        """Return the words of a command line that give this value."""
         texts = {
             Form.CHOICE: lambda: [str(value)],
             Form.NAMES: lambda: [",".join(value)],
@@ -74,7 +75,10 @@ class Option:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether the value can be a setting of a run: TOML also has dates and numbers that are not finite."""
+    """Return whether the value can be a setting of a run.
+
+    TOML also has dates and numbers that are not finite.
+    """
     try:
         canonical(value)
     except (TypeError, ValueError):
@@ -83,7 +87,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
-    """The seeds from 0, if a number says how many, or those of a list; none for another value."""
+    """Return the seeds from 0 on if a number says how many, those of a list, or none for another value."""
     from uotpool_experiments.runs.sweep import MOST_RUNS, MOST_SEED  # noqa: PLC0415 only for a TOML file
 
     if type(value) is int and 1 <= value <= MOST_RUNS:
@@ -99,7 +103,9 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _setting_text(value: Any) -> str:
-    """As the option `--set` takes it: JSON, or a text as it is unless that would be read as JSON."""
+    """Write a value as the option `--set` takes it: a text as it is unless it reads as JSON, all
+    else as JSON.
+    """
     if isinstance(value, str):
         try:
             json.loads(value)
@@ -112,7 +118,7 @@ SETTINGS = Option("--set", Form.SETTINGS, "runs with these settings", key="setti
 
 
 def _option(option: Option, default: Any) -> Any:
-    """A field of `TableSpec` that is an option."""
+    """Make a field of `TableSpec` that is an option."""
     return field(default=default, metadata={"option": option})
 
 
@@ -135,8 +141,8 @@ class TableSpec:
         Option(
             "--pooling",
             Form.NAMES,
-            "only these, by commas; with --kind comparison, the first against the others (default: all, and "
-            "uotp-sinkhorn against them)",
+            "only these, separated by commas; with --kind comparison, the first against the others (default: "
+            "all, and uotp-sinkhorn against them)",
         ),
         (),
     )
@@ -149,25 +155,25 @@ class TableSpec:
         ),
         (),
     )
-    datasets: tuple[str, ...] = _option(Option("--dataset", Form.NAMES, "only these, by commas"), ())
+    datasets: tuple[str, ...] = _option(Option("--dataset", Form.NAMES, "only these, separated by commas"), ())
     settings: Mapping[str, Any] = field(default_factory=dict, metadata={"option": SETTINGS})
     seeds: tuple[int, ...] = _option(
-        Option("--seeds", Form.SEEDS, "only these: N for 0 to N - 1, or by commas"), ()
+        Option("--seeds", Form.SEEDS, "only these: N for 0 to N - 1, or a list separated by commas"), ()
     )
     metric: str = _option(Option("--metric", Form.CHOICE, "what is measured", choices=METRICS), "accuracy")
     runs: str = _option(
         Option(
             "--runs",
             Form.CHOICE,
-            "with --kind results: those that all poolings of the table have on a data set, or all that each "
-            "has",
+            "with --kind results: common for the runs that all poolings of the table have on a data set, own "
+            "for all runs that each pooling has",
             choices=("common", "own"),
         ),
         "common",
     )
 
     def __post_init__(self) -> None:
-        """Refuses what no table can show."""
+        """Refuse what no table can show."""
         from uotpool_experiments.tasks.protocols import PROTOCOLS  # noqa: PLC0415 only when a table is made
 
         accepted = {"task": tuple(TASKS), "protocol": PROTOCOLS}
@@ -183,7 +189,7 @@ class TableSpec:
 
     @classmethod
     def from_toml(cls, task: str, given: Mapping[str, Any]) -> TableSpec:
-        """The spec that these keys of a TOML file give; a ValueError that names what is wrong."""
+        """Make the spec from these keys of a TOML file; raise a ValueError that names what is wrong."""
         by_key = {option.name: (f.name, option) for f, option in options()}
         if unknown := sorted(set(given) - set(by_key)):
             raise ValueError(f"expected keys among {sorted(by_key)}, got {unknown}")
@@ -191,7 +197,7 @@ class TableSpec:
         return cls(task, **values)
 
     def command(self, store: Path, stored: bool = False) -> str:
-        """The command line that prints the table of the runs in this store."""
+        """Return the command line that prints the table of the runs in this store."""
         words = ["uotpool", "table", self.task, f"--store={store}", *(["--stored"] if stored else [])]
         for f, option in options():
             value = getattr(self, f.name)
@@ -200,18 +206,20 @@ class TableSpec:
         return shlex.join(words)
 
     def pooling_names(self) -> list[str]:
-        """The poolings that are named, with those of the groups "all", "paper" and "uotp"; none for all."""
+        """Return the named poolings, with the groups "all", "paper" and "uotp" spelled out; none means all."""
         from uotpool_experiments.runs import sweep  # noqa: PLC0415 only when a table is made
 
         return sweep.pooling_names(self.task, self.poolings) if self.poolings else []
 
     def stored_settings(self) -> dict[str, Any]:
-        """The settings as a run has them: without defaults, but with the options of a pooling as given."""
+        """Return the settings as a run stores them: without defaults, but with the options of a
+        pooling as given.
+        """
         pool = {name: value for name, value in self.settings.items() if name == "pool"}
         others = {name: value for name, value in self.settings.items() if name != "pool"}
         return load(self.task).clean_settings("mean", others) | pool
 
 
 def options() -> list[tuple[Field[Any], Option]]:
-    """The fields of `TableSpec` that are options, in their order on a command line."""
+    """Return the fields of `TableSpec` that are options, in their order on a command line."""
     return [(f, f.metadata["option"]) for f in fields(TableSpec) if "option" in f.metadata]

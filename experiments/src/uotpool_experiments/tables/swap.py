@@ -1,4 +1,4 @@
-"""What a swap in a trained network did: accuracy before it, right after it, and after the pool was trained."""
+"""The table of a swap in a trained network: accuracy before it, right after it, and after training the pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KIND = Swap()
 
 
 def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
-    """Poolings by what was measured, on one data set."""
+    """Make the table of poolings by measured values, on one data set."""
     chosen = [row for row in rows if row.spec.protocol == protocol and BEFORE in row.details]
     datasets = list(dict.fromkeys(row.spec.dataset for row in chosen))
     if len(datasets) != 1:
@@ -56,12 +56,12 @@ def swap_table(rows: Sequence[Row], protocol: str = "fair") -> Table:
 
 
 def _sample(rows: Sequence[Row], metric: str) -> Sample | None:
-    """A metric of runs of one pooling on one data set."""
+    """Return a metric of the runs of one pooling on one data set, None if they do not have it."""
     return next(iter(samples(rows, metric).values()), None)
 
 
 def _required(rows: Sequence[Row], metric: str) -> Sample:
-    """The same, of a metric that every run must have."""
+    """Return a metric that every run must have."""
     found = _sample(rows, metric) or Sample({})
     for row in rows:
         if (row.spec.seed, row.spec.fold) not in found.values:

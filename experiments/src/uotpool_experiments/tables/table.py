@@ -1,4 +1,4 @@
-"""A table of typed cells. Text is made of it by `uotpool_experiments.tables.formats` and by the report."""
+"""A table of typed cells. `uotpool_experiments.tables.formats` and the report turn it into text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from uotpool_experiments.analysis.tests import Comparison
 
 
 class Mark(Enum):
-    """Where a number stands that chance alone does not explain."""
+    """The marks of numbers that chance alone does not explain."""
 
     ABOVE = "above"
     BELOW = "below"
 
 
 class Cell:
-    """What stands at one place of a table; `str` gives its text."""
+    """One place of a table; `str` gives its text."""
 
     @property
     def value(self) -> float | None:
-        """The number that the cell is sorted by, if it has one."""
+        """The number by which the cell is sorted, if it has one."""
         return None
 
     @property
@@ -45,7 +45,7 @@ class Text(Cell):
 
 @dataclass(frozen=True)
 class Number(Cell):
-    """A number and how many digits of it are shown."""
+    """A number and the count of its digits that are shown."""
 
     number: float
     form: str = ".2f"
@@ -60,7 +60,7 @@ class Number(Cell):
 
 @dataclass(frozen=True)
 class Count(Cell):
-    """How many there are of something."""
+    """A count of something."""
 
     count: int
 
@@ -78,7 +78,7 @@ class Mean(Cell):
 
     sample: Sample
     metric: str
-    most: int = 0  # runs of the sample in the same column that has most
+    most: int = 0  # the number of runs of the sample in the same column that has most
 
     @property
     def value(self) -> float:
@@ -107,7 +107,7 @@ class PublishedMean(Cell):
 
 @dataclass(frozen=True)
 class Difference(Cell):
-    """A difference in points, marked where it is more than `chance`."""
+    """A difference in points, marked where it is larger than `chance`."""
 
     points: float
     chance: float = math.inf
@@ -146,7 +146,7 @@ EMPTY = Text("")
 
 
 class ColumnKind(Enum):
-    """What a column holds; its heading is only for readers."""
+    """What a column holds. Code looks at this and not at the heading."""
 
     LABEL = "label"  # names and settings
     VALUE = "value"  # our number on a data set
@@ -157,7 +157,7 @@ class ColumnKind(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, what it holds, and of which data set."""
+    """A column: its heading, what it holds, and the data set that this belongs to."""
 
     heading: str
     kind: ColumnKind = ColumnKind.SUMMARY
@@ -169,7 +169,7 @@ class Column:
 
     @classmethod
     def of(cls, dataset: str, kind: ColumnKind = ColumnKind.VALUE) -> Column:
-        """A column of a data set, headed by its name and, unless it holds our values, by what it holds."""
+        """Make a column of a data set, headed by its name and, unless it holds our values, by what it holds."""
         return cls(dataset if kind is ColumnKind.VALUE else f"{dataset}, {kind.value}", kind, dataset)
 
 
@@ -178,7 +178,7 @@ class Line:
     """The cells of one row of a table."""
 
     cells: tuple[Cell, ...]
-    stays_last: bool = False  # not a pooling, but what poolings are compared to
+    stays_last: bool = False  # True for a line that is no pooling but a baseline
 
     @classmethod
     def of(cls, name: str, *cells: Cell) -> Line:
@@ -187,7 +187,7 @@ class Line:
 
 @dataclass
 class Table:
-    """Typed cells below typed columns; `best` has the places (row, column) of those to be set in bold."""
+    """Typed cells below typed columns; `best` has the places (row, column) of the cells to be set in bold."""
 
     title: str
     columns: list[Column]
@@ -200,14 +200,14 @@ class Table:
         return [column.heading for column in self.columns]
 
     def texts(self) -> list[list[str]]:
-        """The text of each cell, without marks."""
+        """Return the text of each cell, without marks."""
         return [[str(cell) for cell in line.cells] for line in self.lines]
 
     def mark_best(self, column: int, rows: Iterable[int], better: int) -> None:
-        """Marks the best value of these rows in a column, and those that equal it.
+        """Mark the best value of these rows in a column, and those that equal it.
 
         Args:
-            column: its index.
+            column: the index of the column.
             rows: the indices of the rows that are compared.
             better: 1 if more is better, -1 if less is.
         """

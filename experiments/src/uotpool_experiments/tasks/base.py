@@ -1,4 +1,4 @@
-"""The Task protocol: everything that the study must know of a task, said in one class per task."""
+"""The Task protocol. One class per task holds everything that the study must know about the task."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from uotpool_experiments.tasks.spec import Options, Report, Result, RunSpec
 
 
 class Task(ABC):
-    """A kind of experiment, such as multi-instance learning. An object of it has no state.
+    """A kind of experiment, such as multi-instance learning. Its objects have no state.
 
-    A new task is a module with a subclass, and its line in `tasks.TASKS`.
+    A new task needs a module with a subclass, and a line in `tasks.TASKS`.
 
     Attributes:
         title: heading of the task's results in a report.
-        default_dataset: the data set of `uotpool run` where none is named.
-        optimism: why the numbers of the protocol "paper" are optimistic. Every table of such
-            numbers says it.
+        default_dataset: the data set that `uotpool run` takes if none is named.
+        optimism: the reason why the numbers of the protocol "paper" are optimistic. Every table of
+            such numbers shows it.
         settings: the dataclass of what can be set for a run.
         pooling_settings: names of the settings that only some poolings have.
-        paper_settings: settings that the protocol "paper" implies, and "fair" must be told.
+        paper_settings: settings that the protocol "paper" implies and that "fair" needs explicitly.
         trains_together: whether processes that torchrun started can train one run together.
     """
 
@@ -37,7 +37,7 @@ class Task(ABC):
 
     @abstractmethod
     def poolings(self) -> list[str]:
-        """Names of the zoo that the task can use."""
+        """Return the names of the poolings of the zoo that the task can use."""
 
     @abstractmethod
     def check_dataset(self, name: str) -> None:
@@ -49,17 +49,17 @@ class Task(ABC):
 
     @abstractmethod
     def check_settings(self, pooling: str, settings: Any) -> None:
-        """Refuse settings that a run with this pooling would refuse; called on torch's meta device."""
+        """Refuse settings that a run with this pooling would refuse. It is called on torch's meta device."""
 
     def check_protocol(self, protocol: str, options: Mapping[str, Any]) -> None:  # noqa: B027 - most have none
         """Refuse options that contradict the protocol."""
 
     @abstractmethod
     def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
-        """How many runs a seed has: one for each fold, or 1 where one run is tested on everything."""
+        """Return the number of runs of a seed: one per fold, or 1 where one run is tested on all folds."""
 
     def epochs(self, spec: RunSpec) -> int:
-        """A number that the time of a run grows with; 1 where like runs have like numbers of epochs."""
+        """Return a number to which the time of a run is proportional; 1 where like runs have as many epochs."""
         return 1
 
     @abstractmethod
@@ -67,9 +67,9 @@ class Task(ABC):
         """Train and test."""
 
     def clean_settings(self, pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that differ from the defaults; refuses what a run would refuse.
+        """Return the options that differ from the defaults; refuse those that a run would refuse.
 
-        Most tasks make the pooling to see whether it can be made. On the meta device it takes no
+        Most tasks build the pooling to see whether that works. On the meta device it takes no
         memory.
         """
         try:
@@ -82,10 +82,10 @@ class Task(ABC):
         return self.settings.differing(options)
 
     def stands_alone(self, spec: RunSpec) -> bool:
-        """Whether a seed has one run only, so that runs differ in their seeds and not in their folds."""
+        """Return whether a seed has one run only, so that runs differ in their seeds and not in their folds."""
         return self.folds(spec.protocol, spec.options) == 1
 
 
-# What a task says in words or for other parts of the study. It decides no number, and is not
-# hashed.
+# The attributes that describe a task to readers or to other parts of the study. They decide no
+# number, so they are not hashed.
 DESCRIPTIVE = frozenset(Task.__annotations__) - {"settings"}

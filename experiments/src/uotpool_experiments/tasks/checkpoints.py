@@ -1,4 +1,4 @@
-"""Files that outlive a killed process: states of training, and finished first stages of the image task."""
+"""Files that outlive a killed process: states of training, and finished first stages of image runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uotpool_experiments.datasets.fetch import cache_folder
 
 
 def folder() -> Path:
-    """The folder UOTPOOL_CHECKPOINTS, or one in the user's cache."""
+    """Return the folder UOTPOOL_CHECKPOINTS, or one in the user's cache."""
     given = os.environ.get("UOTPOOL_CHECKPOINTS")
     found = Path(given).expanduser() if given else cache_folder() / "checkpoints"
     found.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """The state that was written, None if there is none."""
+    """Read the state that was written, None if there is none."""
     if not path.exists():
         return None
     try:

@@ -2,11 +2,11 @@
 
 A run is known by its choices and by this hash: after a bug fix in the code that it runs, the stored
 run is no longer the same run, and no table mixes the two. We find the code from the imports: the
-task's module, the pooling's module, and what they import of our packages. Of each module we hash
-the statements and leave out what decides no number: comments, docstrings, white space, where the
-module lies, which of our modules it imports, and what a task says of itself in words. So a better
-explanation or a move to another file does not throw results away; a rename does. The sources of the
-native kernels count where they can run, without their comments and white space.
+task's module, the pooling's module, and the modules of our packages that these import. We hash the
+statements of each module and leave out what decides no number: comments, docstrings, white space,
+the module's path, its imports of our own modules, and the attributes that describe a task in words.
+So a better explanation or a move to another file does not throw results away; a rename does. Where
+the native kernels can run, their sources count too, without comments and white space.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_HASHED = {
 # separately.
 NOT_FOLLOWED = {"uotpool", "uotpool.zoo", "uotpool.zoo.registry", f"{_STUDY}.tasks.fingerprint"}
 
-# The pieces of C++: a string or a character, in which // begins no comment; a comment; white space.
+# Matches a piece of C++: a string or a character, in which // begins no comment; a comment; white space.
 CPP_PIECES = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
     r"""|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<space>\s+)""",
@@ -50,14 +50,14 @@ OWN_INCLUDE = re.compile(r'^\s*#\s*(include\s*"[^"]*"|pragma\s+once)[^\n]*$', re
 
 
 def fingerprint(task: str, pooling: str) -> str:
-    """The hash of the code that a run of this task with this pooling uses."""
+    """Hash the code that a run of this task with this pooling uses."""
     found = entry(pooling)
     module, _, name = found.where.partition(":")
     return _fingerprint(f"{name} {found.options}", task_module(task), f"uotpool.{module}")
 
 
 def task_module(task: str) -> str:
-    """The module whose class the task is."""
+    """Return the module that has the class of the task."""
     return TASKS[task].partition(":")[0]
 
 
@@ -74,7 +74,7 @@ def _fingerprint(what: str, *roots: str) -> str:
 
 
 def closure(roots: tuple[str, ...]) -> set[str]:
-    """The modules of our packages that the roots import, directly or not, with the roots."""
+    """Return the roots and the modules of our packages that they import, directly or not."""
     todo, found = list(roots), set[str]()
     while todo:
         module = todo.pop()
@@ -118,13 +118,13 @@ def _imports(module: str) -> Iterator[str]:
 
 
 class _WithoutWords(ast.NodeTransformer):
-    """Leaves out docstrings, the imports of our own modules, and the words of a task about itself."""
+    """Leaves out docstrings, imports of our own modules, and the attributes that describe a task in words."""
 
     def visit(self, node: ast.AST) -> ast.AST:
         super().visit(node)
         for name in ("body", "orelse"):
             body = getattr(node, name, None)
-            if not isinstance(body, list):  # that of a lambda or of a conditional expression
+            if not isinstance(body, list):  # the body of a lambda or of a conditional expression
                 continue
             documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
             if name == "body" and documented and ast.get_docstring(node) is not None:  # type: ignore[arg-type]
@@ -151,10 +151,10 @@ def _is_descriptive(node: ast.stmt) -> bool:
 
 @lru_cache
 def _statements(module: str) -> list[str]:
-    """The statements at the top of a module, without docstrings, comments, line numbers and imports.
+    """Return the statements at the top of a module, without docstrings, comments, line numbers and imports.
 
-    What a module imports of other packages shows in its statements, and a function that moves takes
-    along the imports that it needs.
+    The names of other packages occur in the statements that use them, and a function that moves to
+    another module takes the imports that it needs along.
     """
     tree = copy.deepcopy(_tree(module))
     _WithoutWords().visit(tree)
@@ -163,7 +163,7 @@ def _statements(module: str) -> list[str]:
 
 
 def _native() -> str:
-    """The kernels' sources where they are at hand, else that there are kernels, or none."""
+    """Return a hash of the kernels' sources, or a text that says that there are no kernels."""
     if library.missing():
         return "plain torch"
     sources = (PACKAGES["uotpool"].parents[1] / "csrc").glob("*.[ch]*")
@@ -172,7 +172,7 @@ def _native() -> str:
 
 
 def _cpp_code(text: str) -> str:
-    """C++ without comments, includes of our own headers, and white space that does not separate words."""
+    """Return C++ without comments, includes of our own headers, and white space that separates no words."""
 
     def piece(found: re.Match[str]) -> str:
         if found["text"] is not None:
@@ -180,6 +180,6 @@ def _cpp_code(text: str) -> str:
         return "\n" if found["space"] and "\n" in found["space"] else " "
 
     lines = CPP_PIECES.sub(piece, OWN_INCLUDE.sub("", text).replace("\\\n", " ")).splitlines()
-    # A directive of the preprocessor ends with its line; all other line ends are white space.
+    # A directive of the preprocessor ends with its line. All other line ends are white space.
     code = "".join(f"\n{line}\n" if line.startswith("#") else f" {line} " for line in map(str.strip, lines))
     return re.sub(r"\n+", "\n", re.sub(r"(?<!\w) +| +(?!\w)", "", re.sub(r"[ \t]+", " ", code)))

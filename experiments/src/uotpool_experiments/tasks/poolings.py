@@ -8,5 +8,5 @@ PAPER = (
     *("dynamic", "gnp", "asap", "sagp"),
     *("uotp-sinkhorn-paper", "uotp-badmm-e-paper", "uotp-badmm-q-paper"),
 )
-# Our layers, which solve the problem exactly.
+# Our layers that solve the problem exactly.
 UOTP = ("uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")

@@ -1,9 +1,10 @@
-"""Which bags (or graphs, or images) train a model, which choose it, which test it.
+"""Split bags (or graphs, or images) into those that train a model, that choose it and that test it.
 
-`fair`: stratified outer folds; of the training part a stratified hold-out makes every choice
-(configuration, epoch); scalers see training data only; the test fold is looked at once. `paper`: as
-the authors' code for multi-instance learning does it: the same outer folds, scalers on all data,
-the epoch with the least *test* loss. Its numbers are optimistic, and every table says so.
+The protocol `fair` has stratified outer folds. A stratified hold-out of the training part makes
+every choice (configuration, epoch), scalers see training data only, and the test fold is looked at
+once. The protocol `paper` does what the authors' code for multi-instance learning does: the same
+outer folds, scalers on all data, and the epoch with the least *test* loss. Its numbers are
+optimistic, and every table says so.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ class Split:
     """The indices of one outer fold."""
 
     train: Indices
-    validation: Indices  # what makes the choices; the test fold itself under "paper"
+    validation: Indices  # the samples that make the choices; under "paper" the test fold itself
     test: Indices
-    scaling: Indices  # what the scaler sees
+    scaling: Indices  # the samples that the scaler sees
 
     def packed(self, size: int) -> dict[str, str]:
-        """The split for the store: one bit per sample, in base64."""
+        """Pack the split for the store: one bit per sample, in base64."""
         return {name: _pack(getattr(self, name), size) for name in ("train", "validation", "test")}
 
 
 def split(y: npt.ArrayLike, protocol: str, fold: int, seed: int, folds: int = FOLDS) -> Split:
-    """The outer fold `fold` of the seed, made from the labels alone."""
+    """Make the outer fold `fold` of the seed from the labels alone."""
     labels = np.asarray(y)
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol: expected one of {PROTOCOLS}, got {protocol!r}")
@@ -59,6 +60,6 @@ def _pack(indices: Indices, size: int) -> str:
 
 
 def unpack(text: str, size: int) -> Indices:
-    """The indices that `Split.packed` wrote."""
+    """Return the indices that `Split.packed` wrote."""
     bits = np.unpackbits(np.frombuffer(base64.b64decode(text), dtype=np.uint8), count=size)
     return np.flatnonzero(bits)

@@ -1,4 +1,4 @@
-"""What a run is: the choices that decide its numbers, and what comes back."""
+"""The spec of a run, which has the choices that decide its numbers, and the result of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = Callable[[int, int], None]  # (epochs done, epochs in all)
 
 
 def canonical(value: Any) -> str:
-    """JSON in which equal values have one spelling: names are sorted, and 10.0 is 10."""
+    """Write JSON in which equal values have one spelling: names are sorted, and 10.0 is 10."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: one outer fold of one seed. `settings` holds what differs from the defaults of the task."""
+    """One run: one outer fold of one seed. `settings` holds those that differ from the task's defaults."""
 
     task: str
     dataset: str
@@ -52,7 +52,7 @@ class RunSpec:
         return asdict(self)
 
     def key(self, fingerprint: str) -> str:
-        """The name of the run in the store: a hash of its choices and of its code."""
+        """Return the key of the run in the store: a hash of its choices and of its code."""
         return hashlib.sha256(canonical([self.as_dict(), fingerprint]).encode()).hexdigest()[:32]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Options:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type] # of dataclasses
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type] # subclasses are dataclasses
         for name in options:
             if name not in known:
                 raise ValueError(f"settings: expected names among {known}, got {name!r}")
@@ -83,7 +83,7 @@ class Options:
 
 @dataclass
 class Result:
-    """What a run gives. Everything in it can be written as JSON."""
+    """The result of a run. Everything in it can be written as JSON."""
 
     metrics: dict[str, float]  # on the test fold
     epochs: list[dict[str, float]] = field(default_factory=list)

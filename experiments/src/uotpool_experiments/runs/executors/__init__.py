@@ -1,4 +1,4 @@
-"""Where runs run: processes of this machine, a Ray cluster, or processes that torchrun started.
+"""Executors of runs: processes of this machine, a Ray cluster, or processes that torchrun started.
 
 An executor only hands back what happened; the scheduler stores it.
 """

@@ -1,4 +1,4 @@
-"""What every executor shares: the events that it tells of, and one attempt at a run."""
+"""What every executor shares: the events that it reports, and one attempt at a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Finished:
 class Failed:
     spec: RunSpec
     error: str
-    facts: dict[str, str] = field(default_factory=dict)  # none if the process is gone
+    facts: dict[str, str] = field(default_factory=dict)  # empty if the process is gone
 
 
 Event = Started | Progress | Finished | Failed
@@ -61,7 +61,7 @@ def attempt(spec: RunSpec, report: Report) -> Finished | Failed:
     try:
         code = fingerprint(spec.task, spec.pooling)  # before the task's code is loaded
         here = worker.facts()
-        load(spec.task)  # the task's imports are no cost of the run
+        load(spec.task)  # before the clock starts: the task's imports are no cost of the run
         start = time.process_time()
         result = worker.execute(spec, report)
         return Finished(spec, result, code, here, time.process_time() - start)
@@ -70,7 +70,7 @@ def attempt(spec: RunSpec, report: Report) -> Finished | Failed:
 
 
 def quietly(spec: RunSpec) -> Finished | Failed:
-    """Do the run without telling of its progress."""
+    """Do the run without reporting its progress."""
     return attempt(spec, lambda done, total: None)
 
 

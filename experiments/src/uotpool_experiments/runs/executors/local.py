@@ -1,4 +1,4 @@
-"""Processes of this machine."""
+"""The executor that runs processes of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from uotpool_experiments.tasks.spec import RunSpec
 
 
 class LocalExecutor:
-    """Processes of this machine, each of which does one run at a time.
+    """Runs processes of this machine, each of which does one run at a time.
 
     A worker that dies takes its run with it and is replaced, and so is one whose run has no result
     after `timeout` seconds. Workers end with the driver, however the driver ends.
@@ -70,9 +70,9 @@ class _Worker:
         context = get_context("spawn")  # a fork of a process with threads of torch may hang
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getpid()), daemon=True)
-        # Ctrl-C is the driver's, which stops the workers, also while they load torch. They inherit
-        # the mask.
-        resource_tracker.ensure_running()  # the first worker would start it, and that lifts the mask
+        # Only the driver answers Ctrl-C, and stops the workers, also while they load torch. Workers
+        # inherit this mask.
+        resource_tracker.ensure_running()  # if the first worker started it, that would lift the mask
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()
@@ -90,7 +90,7 @@ class _Worker:
     def receive(self) -> Event:
         try:
             event: Event = self.pipe.recv()
-        except (EOFError, OSError, pickle.UnpicklingError):  # perhaps in the middle of a message
+        except (EOFError, OSError, pickle.UnpicklingError):  # the worker died, perhaps within a message
             return self.give_up()
         if not isinstance(event, Progress):
             self.spec = None
@@ -111,7 +111,7 @@ class _Worker:
 
 
 def _serve(pipe: Any, driver: int) -> None:
-    """Do what the driver sends, until the driver is gone."""
+    """Do the runs that the driver sends, until the driver is gone."""
     threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
     while True:
         try:

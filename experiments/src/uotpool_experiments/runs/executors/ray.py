@@ -1,4 +1,4 @@
-"""A Ray cluster."""
+"""The executor that runs on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from typing import Any
 from uotpool_experiments.runs.executors.base import Event, Failed, Started, check_limits, is_late, quietly
 from uotpool_experiments.tasks.spec import RunSpec
 
-# Ray listens on all addresses of a machine that can be part of a cluster; "0" says that this one
-# cannot. The variable is named after the systems on which that is Ray's default.
+# Ray listens on all addresses of a machine that can be part of a cluster. "0" says that this
+# machine cannot be one. The variable is named after the systems on which that is Ray's default.
 ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class RayExecutor:
-    """A Ray cluster (extra `ray`) at an address, or started here for "local". It tells of no progress in runs.
+    """Runs on a Ray cluster (extra `ray`) at an address, or on one that is started here for "local".
 
     At most `workers` runs go on at a time, and at most one per CPU of the cluster. A run without a
-    result `timeout` seconds after Ray got it is cancelled. `listens` says from where Ray can be
-    reached.
+    result `timeout` seconds after Ray got it is cancelled. The executor reports no progress within
+    runs. `listens` says from where Ray can be reached.
     """
 
     def __init__(self, address: str, workers: int | None = None, timeout: float | None = None) -> None:
         check_limits(workers, timeout)
         if address == "local":
-            os.environ[ON_LOOPBACK] = "0"  # read on import
+            os.environ[ON_LOOPBACK] = "0"  # Ray reads it on import
         else:
-            os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # read on import; 20 take a quarter hour
+            # Ray reads this on import. Its default of 20 retries takes a quarter of an hour.
+            os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
         try:
             import ray  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -53,7 +54,7 @@ class RayExecutor:
         running: dict[Any, tuple[RunSpec, float]] = {}
         try:
             while waiting or running:
-                while waiting and len(running) < self.workers:  # a run in Ray's queue would lose its time
+                while waiting and len(running) < self.workers:  # the clock of a run in Ray's queue would tick
                     spec = waiting.pop()
                     running[self._attempt.remote(spec)] = spec, time.monotonic()
                     yield Started(spec)
@@ -95,12 +96,12 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
             runtime_env={"env_vars": env},
             configure_logging=False,
         )
-    except Exception as error:  # Ray raises many kinds
+    except Exception as error:  # Ray raises many kinds of errors
         raise ConnectionError(f"--ray: cannot use {address}: {error}") from error
 
 
 def _loopback(ray: Any) -> str:
-    """The address of the cluster that was started; ends a cluster that others could reach, and run code in."""
+    """Return the address of the cluster that was started. End one that others could reach to run code in it."""
     address = str(ray.util.get_node_ip_address())
     if not ipaddress.ip_address(address).is_loopback:
         ray.shutdown()
@@ -112,7 +113,7 @@ def _loopback(ray: Any) -> str:
 
 
 def _knock(address: str) -> None:
-    """Refuse an address where nobody answers: Ray itself takes minutes to say so."""
+    """Refuse an address where nobody answers, since Ray itself takes minutes to say so."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"--ray: expected local, auto or HOST:PORT, got {address!r}")

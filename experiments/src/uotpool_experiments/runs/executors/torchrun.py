@@ -1,4 +1,4 @@
-"""Processes that torchrun started: they train each run together, and the first one keeps the results."""
+"""The executor for processes that torchrun started: all train each run, and the first keeps the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from uotpool_experiments.tasks.spec import RunSpec
 
 
 def launched() -> bool:
-    """Whether torchrun started this process."""
+    """Return whether torchrun started this process."""
     return distributed.is_torchelastic_launched()
 
 
@@ -32,9 +32,9 @@ def join(specs: Sequence[RunSpec]) -> bool:
 
 
 class TorchrunExecutor:
-    """The first process: it does each run together with all others, one run after the other.
+    """Is used by the first process, which does each run together with all others, one run after the other.
 
-    It tells of no progress within runs.
+    It reports no progress within runs.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One run of AD-GCL: contrastive training without labels; after each epoch an SVM on the embeddings."""
+"""One run of AD-GCL: contrastive training without labels, and an SVM on the embeddings after each epoch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from uotpool_experiments.tasks.protocols import FOLDS, Split, split
 from uotpool_experiments.tasks.seeding import seed_for
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
-PAPER_FOLDS = 10  # of the authors' code; their text says 5
+PAPER_FOLDS = 10  # as in the authors' code; their text says 5
 PAPER_VALIDATION = 0.2
 
 Embeddings = npt.NDArray[np.float64]
 
 
 def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report, kept: Checkpoint) -> Result:
-    """Train, evaluate after each epoch, choose the epoch, test. A run that was killed goes on where it was."""
+    """Train, evaluate after each epoch, choose the epoch, and test. A killed run continues where it was."""
     y = graphs.y.numpy()
     if spec.protocol == "paper":
         judge: _PaperJudge | _FairJudge = _PaperJudge(y, spec.seed)
@@ -83,7 +83,7 @@ def make_model(spec: RunSpec, settings: Settings, batches: Batches) -> Contraste
 
 
 class Training:
-    """Contrastive training of a model, epoch by epoch, with a state that can be kept and taken up again."""
+    """Contrastive training of a model, epoch by epoch, with a state that can be saved and restored."""
 
     def __init__(self, spec: RunSpec, settings: Settings, model: Contrasted, batches: Batches) -> None:
         torch.manual_seed(seed_for(spec, "view"))
@@ -93,7 +93,7 @@ class Training:
         torch.manual_seed(seed_for(spec, "training"))
 
     def epoch(self) -> dict[str, float]:
-        """One pass over the graphs; the mean losses."""
+        """Train for one pass over the graphs; return the mean losses."""
         steps = [self._trainer.step(batch) for batch in self._batches.shuffled(self._size, self._order)]
         contrast, dropped = np.mean([(step.contrast, step.dropped) for step in steps], axis=0)
         return {"contrast": round(float(contrast), 6), "dropped": round(float(dropped), 6)}
@@ -110,7 +110,7 @@ class Training:
 
 @torch.no_grad()
 def embed(encoder: GraphEncoder, batches: Iterable[Batch]) -> Embeddings:
-    """(graphs, out_dim): before the projection head."""
+    """Return the embeddings (graphs, out_dim), before the projection head."""
     encoder.eval()
     rows = []
     for batch in batches:
@@ -120,17 +120,19 @@ def embed(encoder: GraphEncoder, batches: Iterable[Batch]) -> Embeddings:
 
 
 def _outer(y: Ints, seed: int, fold: int) -> Split:
-    """Cross-validation within the training graphs makes the choices, so there is no hold-out."""
+    """Split without a hold-out: cross-validation within the training graphs makes the choices."""
     parts = split(y, "fair", fold, seed)
     train = np.sort(np.concatenate([parts.train, parts.validation]))
     return Split(train, y[:0], parts.test, train)
 
 
 class _PaperJudge:
-    """As the authors' code: C = 1, 10 folds; of the rest 20 % for validation; one epoch for all, by validation.
+    """Judges as the authors' code does: C = 1, 10 folds, 20 % of the rest for validation, one epoch
+    for all folds.
 
-    Unlike there, the folds stay the same from epoch to epoch. Validation graphs of one fold are
-    test graphs of another, so the choice of the epoch has seen them.
+    Validation chooses that epoch. Unlike in the authors' code, the folds stay the same from epoch
+    to epoch. Validation graphs of one fold are test graphs of another, so the choice of the epoch
+    has seen test graphs.
     """
 
     def __init__(self, y: Ints, seed: int) -> None:
@@ -172,7 +174,7 @@ class _PaperJudge:
 
 
 class _FairJudge:
-    """Each outer fold by itself: cross-validation within its training graphs chooses C and epoch."""
+    """Judges each outer fold by itself: cross-validation within its training graphs chooses C and epoch."""
 
     def __init__(self, y: Ints, folds: list[Split]) -> None:
         self._y = y
@@ -218,6 +220,6 @@ class _FairJudge:
 
 
 def _by_majority(y: Ints, fold: Split) -> dict[str, float]:
-    """No epoch was finite: nothing was learned but which class is the largest."""
+    """Return the metrics of a run without a finite epoch, which has only learned which class is the largest."""
     said = np.full(len(fold.test), majority(y[fold.train]))
     return class_metrics(said, y[fold.test], y[fold.train])

@@ -1,4 +1,4 @@
-"""A batch of graphs as the models read it: features, edges as a sparse matrix, and nodes merged by colour."""
+"""A batch of graphs for the models: features, edges as a sparse matrix, and nodes merged by colour."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from uotpool_experiments.datasets.graphs import Graphs, cut
 from uotpool_experiments.tasks.graph.colours import Colours, Ints, Numbering, ones_csr
 from uotpool_experiments.tasks.graph.sparse import Fixed, csr
 
-LAYERS = 5  # of every GIN here: colours are refined as often
+LAYERS = 5  # of every GIN here; colours are refined as many times
 
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of a batch: the rows of a sparse (N, N) matrix, which has the same pattern as its transpose.
+    """The edges of a batch as a sparse (N, N) matrix, which has the same pattern as its transpose.
 
     Attributes:
         index: (2, E), sorted by the first node, each edge in both directions.
         row_ptr: (N + 1,), where the edges of each first node start; int32.
         second: (E,), index[1] as int32.
-        reverse: (E,), the place of each edge's other direction.
+        reverse: (E,), the place of the other direction of each edge.
     """
 
     index: Tensor
@@ -53,7 +53,7 @@ class Edges:
 
 
 class WeightedEdges:
-    """Edges with weights (E,); the matrices are made once for all layers."""
+    """Edges with weights (E,). The matrices are made once for all layers."""
 
     def __init__(self, edges: Edges, weight: Tensor) -> None:
         self._edges, self._weight = edges, weight
@@ -64,7 +64,9 @@ class WeightedEdges:
         return self._edges.matrix(self._weight.detach()[self._edges.reverse])
 
     def add_neighbours(self, X: Tensor) -> Tensor:
-        """x_i + sum_j w_ij x_j over the neighbours j of each node i, (N, D); differentiable in X and w."""
+        """Return x_i + sum_j w_ij x_j over the neighbours j of each node i, (N, D), differentiable
+        in X and w.
+        """
         out: Tensor = _AddNeighbours.apply(X, self._weight, self)
         return out
 
@@ -95,11 +97,11 @@ class Merged:
 
     Attributes:
         X: (C_0, d), the feature of each first colour.
-        sums: for each layer, from rows of the colours before it to those of the colours after it:
-            what x_i and its neighbours add up to, (C_k+1, C_k).
+        sums: for each layer, the matrix (C_k+1, C_k) that adds x_i and its neighbours. It maps rows
+            of the colours before the layer to rows of the colours after it.
         counts: for each layer, how many nodes have each colour after it, (C_k+1,).
         final: the final colour of each node, (N,).
-        spread: from final colours to nodes, (N, C).
+        spread: the matrix (N, C) that maps rows of final colours to rows of nodes.
     """
 
     X: Tensor
@@ -114,9 +116,9 @@ class Pairs:
     """The edges of a batch merged by the final colours of their ends.
 
     Attributes:
-        ends: from two rows for each final colour, the second right after the first, to a row for
-            each pair: the first row of its first colour and the second row of its second colour,
-            added up, (P, 2 C).
+        ends: the matrix (P, 2 C) that maps two rows per final colour, one right after the other, to
+            one row per pair: the sum of the first row of its first colour and the second row of its
+            second colour.
         of_edge: the pair of each edge, (E,).
     """
 
@@ -125,12 +127,12 @@ class Pairs:
 
 
 class Batch:
-    """Some graphs. What costs something is made when first asked for.
+    """A batch of graphs. Its costly parts are made when they are first asked for.
 
     Attributes:
         ptr: (B + 1,), offsets of the graphs among the nodes.
         y: (B,).
-        colours: those of the data set.
+        colours: the colours of the data set.
     """
 
     def __init__(self, source: Batches, chosen: Tensor) -> None:
@@ -145,7 +147,7 @@ class Batch:
 
     @classmethod
     def of(cls, graphs: Graphs, kind: str, indices: Tensor | None = None) -> Batch:
-        """All of the graphs, or those with these numbers, of a data set that is used only once."""
+        """Make a batch of all graphs, or of those with these numbers, of a data set that is used only once."""
         part = graphs if indices is None else graphs.subset(indices)
         return cls(Batches(part, kind), torch.arange(len(part)))
 
@@ -161,7 +163,7 @@ class Batch:
 
     @cached_property
     def edges_of_graphs(self) -> Tensor:
-        """How many edges each graph has, (B,)."""
+        """The number of edges of each graph, (B,)."""
         return self._source.graphs.edge_ptr.diff()[self._chosen]
 
     @cached_property
@@ -186,7 +188,7 @@ class Batch:
         return Pairs(Fixed(ends), torch.from_numpy(numbers[kinds]))
 
     def forget_edges(self) -> None:
-        """Drop the edges, of which there can be many, until they are asked for again."""
+        """Drop the edges, which can take much memory, until they are asked for again."""
         for name in ("edges", "graph_of_edge", "pairs"):
             vars(self).pop(name, None)
 
@@ -196,9 +198,9 @@ class Batches:
 
     Args:
         graphs: the data set.
-        kind: of the features, as in `Graphs.features`.
-        merge: whether nodes of one colour share a row. With dropout they must not: each has its
-            own.
+        kind: the kind of features, as in `Graphs.features`.
+        merge: whether nodes of one colour share a row. With dropout they must not, as each node
+            drops other values.
     """
 
     def __init__(self, graphs: Graphs, kind: str, *, merge: bool = True) -> None:
@@ -215,7 +217,7 @@ class Batches:
         return self._features[torch.from_numpy(nodes)]
 
     def merged(self, nodes: Ints) -> Merged:
-        """Of these nodes of the data set: those of whole graphs."""
+        """Merge these nodes of the data set, which are those of whole graphs."""
         levels = [of_node[nodes] for of_node in self.colours.of_node]
         places = [numbers.start(level) for numbers, level in zip(self._numbers, levels, strict=True)]
         own = [numbers[level] for numbers, level in zip(self._numbers, levels, strict=True)]
@@ -233,7 +235,9 @@ class Batches:
         return Batch(self, chosen)
 
     def shuffled(self, size: int, order: torch.Generator) -> Iterator[Batch]:
-        """One pass in random order, without a last batch of one graph, which has nothing to differ from."""
+        """Yield one pass in random order, without a last batch of one graph, which would have
+        nothing to differ from.
+        """
         for chosen in torch.randperm(len(self.graphs), generator=order).split(size):
             if len(chosen) > 1:
                 yield Batch(self, chosen)

@@ -1,10 +1,10 @@
-"""Nodes that a graph isomorphism network cannot tell apart, so that it computes one row for all of them.
+"""Find nodes that a graph isomorphism network cannot tell apart, and compute one row for all of them.
 
-Nodes of one colour have the same embedding. At first a colour is a feature; after each layer it is
-the colour of the node before and the colours of its neighbours, each as often as it occurs
-(Weisfeiler and Leman 1968). A layer without weights of edges therefore needs one row a colour and
-not one a node. The many leaves around a hub of REDDIT-BINARY are one row, and its first layer has
-as many rows as there are degrees. Nothing is approximated: only sums change their order.
+Nodes of one colour have the same embedding. At first the colour of a node is its feature. After
+each layer it stands for the earlier colour of the node and the multiset of its neighbours' colours
+(Weisfeiler and Leman 1968). A layer without edge weights therefore needs one row per colour and not
+one per node. The many leaves around a hub of REDDIT-BINARY share one row, and its first layer has
+as many rows as there are degrees. Nothing is approximated; only the order of sums changes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import scipy.sparse
 from uotpool_experiments.datasets.graphs import Graphs, cut
 
 Ints = npt.NDArray[np.integer]
-EDGES_AT_ONCE = 4_000_000  # when pairs of colours are counted; bounds the memory of sorting them
+EDGES_AT_ONCE = 4_000_000  # bounds the memory that sorting pairs of colours takes
 
 
 class Colours:
-    """The colours of all nodes of a data set before the first layer and after each.
+    """The colours of all nodes of a data set before the first layer and after each layer.
 
     Attributes:
         merged: whether nodes share colours; if not, every node has its own.
         of_node: for each level, the colour of each node, (nodes,).
-        sums: for each layer, a sparse (colours after, colours before) matrix: how often each colour
-            occurs among a node and its neighbours. Its rows come from the first node of the colour
-            in the data set, so that they are the same, in the order of their entries too, in every
-            batch.
+        sums: for each layer, a sparse (colours after, colours before) matrix that counts how often
+            each colour occurs among a node and its neighbours. Each row comes from the first node
+            of the colour in the data set, so that it is the same in every batch, down to the order
+            of its entries.
     """
 
     def __init__(self, graphs: Graphs, layers: int, *, labels: bool, merged: bool) -> None:
@@ -58,7 +58,7 @@ class Colours:
 
     @cached_property
     def pairs(self) -> Ints:
-        """Of each edge of the data set the number of its pair of final colours, (edges,).
+        """The number of the pair of final colours of each edge of the data set, (edges,).
 
         Graphs that are far apart in the data set may count the same pair twice, which only costs a
         row.
@@ -77,14 +77,14 @@ class Colours:
 
 
 class Numbering:
-    """Numbers of colours within a batch: 0, 1, ... for those that occur, by a table of all of the data set."""
+    """Numbers the colours that occur in a batch 0, 1, ..., by a table over all colours of the data set."""
 
     def __init__(self, colours: Ints) -> None:
-        """Of all nodes."""
+        """Prepare the table; `colours` are those of all nodes."""
         self._table = np.zeros(int(colours.max(initial=-1)) + 1, np.int32)
 
     def start(self, colours: Ints) -> Ints:
-        """Number those of a batch. Returns a place where each occurs, in the order of their numbers."""
+        """Number the colours of a batch; return one place of each colour, in the order of the numbers."""
         place = np.arange(len(colours), dtype=np.int32)
         self._table[colours] = place
         places = np.flatnonzero(self._table[colours] == place)
@@ -92,13 +92,13 @@ class Numbering:
         return places
 
     def __getitem__(self, colours: Ints) -> Ints:
-        """Their numbers within the batch that was started last."""
+        """Return the numbers of these colours within the batch that was started last."""
         found: Ints = self._table[colours]
         return found
 
 
 def _refined(before: Ints, neighbours: Ints, ptr: Ints, numbers: np.random.Generator) -> tuple[Ints, Ints]:
-    """Colours after a layer, and the first node of each.
+    """Return the colours after a layer, and the first node of each colour.
 
     Each colour gets two random numbers, for a node itself and for a neighbour, and nodes are told
     apart by the sum of these modulo 2^64. Two nodes that differ have the same sum with a
@@ -114,7 +114,7 @@ def _refined(before: Ints, neighbours: Ints, ptr: Ints, numbers: np.random.Gener
 
 
 def _sums(nodes: Ints, before: Ints, neighbours: Ints, ptr: Ints) -> scipy.sparse.csr_array:
-    """A row for each of the nodes: the colours of it and of its neighbours, with how often they occur."""
+    """Return one row per node, which counts the colours of the node and of its neighbours."""
     shape = (len(nodes), int(before.max(initial=0)) + 1)
     theirs, edges, _ = cut(ptr, nodes)
     around = ones_csr(before[neighbours[edges]], theirs, shape)

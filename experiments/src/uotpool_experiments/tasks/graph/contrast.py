@@ -33,7 +33,7 @@ class Contrasted(nn.Module):
 
 
 class ViewLearner(nn.Module):
-    """A logit for each edge, from the embeddings of its ends by a GIN of its own. It pools nothing."""
+    """Returns one logit per edge, from the embeddings of its ends by a GIN of its own. It pools nothing."""
 
     def __init__(self, gin: GIN) -> None:
         super().__init__()
@@ -45,27 +45,27 @@ class ViewLearner(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         H = self.gin.merged(batch)
-        # A linear layer of two ends put together is a sum of one of each end: work on nodes, not on
-        # edges.
+        # A linear layer of two concatenated ends is the sum of a linear layer of each end, so it
+        # works on nodes and not on edges.
         first, second = self.ends.weight.split(WIDTH, dim=1)
         bias = torch.cat([self.ends.bias, torch.zeros_like(self.ends.bias)])
-        both = nn.functional.linear(H, torch.cat([first, second]), bias)  # of each row: as first end, as second
+        both = nn.functional.linear(H, torch.cat([first, second]), bias)  # each row as first and as second end
         joined = batch.pairs.ends(both.view(-1, EDGE_WIDTH)).relu_()
         return self.out(joined).squeeze(-1).index_select(0, batch.pairs.of_edge)
 
     def sample(self, batch: Batch) -> Tensor:
-        """Weights of the edges, (E,)."""
+        """Draw weights of the edges, (E,)."""
         return gates(self(batch))
 
 
 def gates(logits: Tensor) -> Tensor:
-    """Drawn numbers between 0 and 1: relaxed Bernoulli variables at temperature 1."""
+    """Draw numbers between 0 and 1: relaxed Bernoulli variables at temperature 1."""
     noise = torch.rand_like(logits) * (1 - 2 * GATE_MARGIN) + GATE_MARGIN
     return torch.sigmoid(noise.log() - (-noise).log1p() + logits)
 
 
 def info_nce(Z: Tensor, Z_view: Tensor) -> Tensor:
-    """Each graph against its own view and the views of the others, both ways, at temperature 0.2."""
+    """Contrast each graph with its own view and the views of the others, both ways, at temperature 0.2."""
     similarity = _directions(Z) @ _directions(Z_view).T / TEMPERATURE
     own = similarity.diagonal()
     others = similarity.masked_fill(torch.eye(len(Z), dtype=torch.bool, device=Z.device), -torch.inf)
@@ -73,12 +73,12 @@ def info_nce(Z: Tensor, Z_view: Tensor) -> Tensor:
 
 
 def _directions(Z: Tensor) -> Tensor:
-    """Rows of norm 1; scaled first, as the square of a large number is not finite."""
+    """Scale rows to norm 1, first by their largest entry, as the square of a large number is not finite."""
     return nn.functional.normalize(Z / Z.detach().abs().amax(1, keepdim=True).clamp(min=1e-12), dim=1)
 
 
 def dropped_share(batch: Batch, weight: Tensor) -> Tensor:
-    """Share of edges that a view drops, mean over the graphs with edges."""
+    """Return the share of edges that a view drops, the mean over the graphs with edges."""
     counts = batch.edges_of_graphs
     sums = weight.new_zeros(len(batch)).index_add(0, batch.graph_of_edge, 1 - weight)
     return (sums / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
@@ -91,7 +91,7 @@ class StepLosses:
 
 
 class Trainer:
-    """The two players: the view learner lowers the agreement of graph and view, the encoder raises it."""
+    """Trains two players: the view learner lowers the agreement of graph and view, the encoder raises it."""
 
     def __init__(self, model: Contrasted, view: ViewLearner, lr: float = LEARNING_RATE) -> None:
         self.model, self.view = model, view
@@ -107,7 +107,7 @@ class Trainer:
         }
 
     def state(self) -> dict[str, Any]:
-        """Of both players and their optimisers."""
+        """Return the state of both players and their optimisers."""
         return {name: part.state_dict() for name, part in self._parts().items()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -119,7 +119,10 @@ class Trainer:
         return StepLosses(self._step_of_model(batch), dropped)
 
     def _step_of_view(self, batch: Batch) -> float:
-        """Less agreement, for as few dropped edges as that takes. The model is a judge here, not a learner."""
+        """Lower the agreement with as few dropped edges as possible.
+
+        The model judges here and does not learn.
+        """
         self.view.train()
         self.model.eval()
         self.model.requires_grad_(False)

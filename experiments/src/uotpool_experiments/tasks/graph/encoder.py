@@ -15,7 +15,7 @@ WIDTH = 32
 
 
 def draw_linear(module: nn.Module) -> None:
-    """Xavier's uniform weights and zero biases for all linear layers within, as AD-GCL has them."""
+    """Draw Xavier's uniform weights and zero biases for all linear layers inside, as AD-GCL does."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)
@@ -30,7 +30,7 @@ class GIN(nn.Module):
 
     Args:
         in_dim: number of features of a node.
-        dropout: after each layer.
+        dropout: share of values that are dropped after each layer.
     """
 
     def __init__(self, in_dim: int, dropout: float = 0.0) -> None:
@@ -44,14 +44,14 @@ class GIN(nn.Module):
         draw_linear(self)
 
     def forward(self, batch: Batch, weight: Tensor | None = None) -> Tensor:
-        """(N, WIDTH); `weight` is that of the edges, (E,), 1 by default."""
+        """Return node embeddings (N, WIDTH); `weight` (E,) is that of the edges, 1 by default."""
         if weight is None:
             return batch.merged.spread(self.merged(batch))
         edges = batch.edges.weighted(weight)
         return self._layers(batch.X, [edges.add_neighbours] * LAYERS, [None] * LAYERS)
 
     def merged(self, batch: Batch) -> Tensor:
-        """Of edges without weights, one row for each final colour of `batch.merged`, (C, WIDTH)."""
+        """Return one row per final colour of `batch.merged`, (C, WIDTH), for edges without weights."""
         if self.dropout and self.training and batch.colours.merged:
             raise ValueError(
                 f"batch: expected one of Batches(merge=False), as dropout {self.dropout} treats nodes of one "
@@ -73,9 +73,9 @@ class GIN(nn.Module):
 
 
 def outer_norm(S: Tensor, linear: nn.Linear, norm: Any, counts: Tensor | None) -> Tensor:
-    """norm(linear(S)), where row i stands for `counts[i]` equal rows, or for itself alone.
+    """Return norm(linear(S)), where row i stands for `counts[i]` equal rows, or for itself alone.
 
-    With statistics that are fixed it is one linear map.
+    With fixed statistics this is one linear map.
     """
     if not norm.training:
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
@@ -95,10 +95,10 @@ def outer_norm(S: Tensor, linear: nn.Linear, norm: Any, counts: Tensor | None) -
 
 
 class _Normalised(torch.autograd.Function):
-    """Batch normalisation of rows that stand for shares of the batch: Z = (Y - mean) / deviation, then w Z + b.
+    """Normalises rows that stand for shares of the batch: Z = (Y - mean) / deviation, then w Z + b.
 
-    The gradient of the loss by row i, dH_i, is that of all nodes that it stands for, so with the
-    share s_i dY_i = w / deviation (dH_i - s_i (sum_j dH_j + Z_i sum_j Z_j dH_j)).
+    The gradient of the loss by row i, dH_i, is that of all nodes that the row stands for. With the
+    share s_i we have dY_i = w / deviation (dH_i - s_i (sum_j dH_j + Z_i sum_j Z_j dH_j)).
     """
 
     @staticmethod
@@ -124,7 +124,7 @@ class _Normalised(torch.autograd.Function):
 
 
 class GraphEncoder(nn.Module):
-    """Node embeddings by a GIN, pooled."""
+    """Pools the node embeddings of a GIN."""
 
     def __init__(self, gin: GIN, pool: Pooling) -> None:
         super().__init__()
@@ -132,10 +132,10 @@ class GraphEncoder(nn.Module):
         self.pool = pool
 
     def forward(self, batch: Batch, weight: Tensor | None = None) -> Tensor:
-        """(B, pool.out_dim)."""
+        """Return graph embeddings (B, pool.out_dim)."""
         H = self.gin(batch, weight)
         if not self.pool.needs_edges:
             return self.pool(H, ptr=batch.ptr)
-        # The message of an edge goes from its second node to its first; PyG's layers have it the
-        # other way.
+        # Here the message of an edge goes from its second node to its first. In PyG's layers it
+        # goes the other way.
         return self.pool(H, ptr=batch.ptr, edge_index=batch.edges.index.flip(0), edge_weight=weight)

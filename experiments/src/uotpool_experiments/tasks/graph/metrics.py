@@ -1,4 +1,4 @@
-"""How good predicted classes are, and what the plan of a UOT pooling looks like."""
+"""Metrics of predicted classes, and facts about the plan of a UOT pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 128  # graphs whose plans are looked at
 
 
 def class_metrics(predicted: Ints, y: Ints, train_y: Ints) -> dict[str, float]:
-    """Accuracy, its mean over the classes in y, and that of always saying the most frequent training class."""
+    """Return the accuracy, its mean over the classes in y, and that of the most frequent training class."""
     return {
         "accuracy": float(np.mean(predicted == y)),
         "balanced_accuracy": float(np.mean([np.mean(predicted[y == c] == c) for c in np.unique(y)])),
@@ -33,13 +33,13 @@ def majority(y: Ints) -> int:
 
 
 def by_fold(found: Sequence[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Means over the folds, and each fold."""
+    """Return the means over the folds, and the value of each fold."""
     each = {name: [fold[name] for fold in found] for name in found[0]}
     return {name: float(np.mean(values)) for name, values in each.items()}, each
 
 
 def some_of(graphs: Graphs) -> Tensor:
-    """Numbers of graphs from all over the data set, which may be sorted by class."""
+    """Choose graphs from all over the data set, as it may be sorted by class; return their numbers."""
     return torch.linspace(0, len(graphs) - 1, min(SHOWN, len(graphs))).long()
 
 
@@ -49,7 +49,9 @@ def uot_of(encoder: GraphEncoder) -> UOTPooling | None:
 
 @torch.no_grad()
 def plan_facts(encoder: GraphEncoder, batch: Batch) -> dict[str, Any]:
-    """How far the plans are from uniform, in nats, their mass, and the weights; nothing of other poolings."""
+    """Return the plans' distance from uniform in nats, their mass, and the weights; nothing for
+    other poolings.
+    """
     uot = uot_of(encoder)
     if uot is None:
         return {}

@@ -1,4 +1,4 @@
-"""What both backbones begin with: the encoder with its pooling, drawn from the seed of the run."""
+"""The encoder with its pooling, drawn from the seed of the run, for both backbones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uotpool_experiments.tasks.graph.settings import Settings, make_pool
 from uotpool_experiments.tasks.seeding import seed_for
 from uotpool_experiments.tasks.spec import RunSpec
 
-LARGE_BATCH = 128  # where nothing is learned
+LARGE_BATCH = 128  # for passes that learn nothing
 
 
 def make_batches(settings: Settings, graphs: Graphs) -> Batches:
@@ -26,7 +26,7 @@ def make_gin(settings: Settings, graphs: Graphs) -> GIN:
 
 
 def make_encoder(spec: RunSpec, settings: Settings, batches: Batches) -> GraphEncoder:
-    """The same GIN for every pooling; references of a pooling are taken from the graphs of training."""
+    """Make the encoder. The GIN is the same for every pooling; references come from the training graphs."""
     torch.manual_seed(seed_for(spec, "pool"))
     pool = make_pool(spec, settings)
     torch.manual_seed(seed_for(spec, "encoder"))

@@ -1,4 +1,4 @@
-"""Keeps the state of a long run in a file, so that a killed process loses a minute and not a day."""
+"""Keep the state of a long run in a file, so that a killed process loses a minute and not a day."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ SECONDS = 60.0  # between two states; a shorter run writes none
 
 
 class Checkpoint:
-    """The file of a run. Its name has all that decides the numbers: choices, code and the version of torch."""
+    """The file of a run.
+
+    Its name depends on all that decides the numbers: choices, code and version of torch.
+    """
 
     def __init__(self, spec: RunSpec) -> None:
         self._key = spec.key(fingerprint(spec.task, spec.pooling))
@@ -26,7 +29,7 @@ class Checkpoint:
         return checkpoints.read(self._path)
 
     def is_due(self) -> bool:
-        """Whether it is time for another state."""
+        """Return whether it is time to write the state again."""
         return time.monotonic() - self._last >= SECONDS
 
     def write(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What can be set for a run on graphs, and what the paper set."""
+"""The settings of a run on graphs, and the paper's values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ BACKBONES = ("adgcl", "gin")
 EPOCHS = {"COLLAB": 100, "REDDIT-BINARY": 150}  # Table 4 of the paper; all others:
 MOST_EPOCHS = 20
 SUPERVISED_EPOCHS = 50
-# Table 5: alpha0 of the published Sinkhorn layer, which is not finite where it is learned.
+# Table 5 of the paper: the fixed alpha0 of the published Sinkhorn layer. With a learned alpha0 the
+# layer is not finite.
 PUBLISHED_ALPHA0 = {
     "PROTEINS": 2e3,
     "COLLAB": 1e10,
@@ -27,11 +28,11 @@ PUBLISHED_ALPHA0 = {
 
 @dataclass(frozen=True)
 class Settings(Options):
-    """What can be set for a run; the defaults are the paper's."""
+    """The settings of a run; the defaults are the paper's."""
 
     backbone: Literal["adgcl", "gin"] = "adgcl"
     features: Literal["constant", "labels"] = "constant"
-    epochs: int | None = None  # None: of Table 4, or 50 for "gin"
+    epochs: int | None = None  # None: those of Table 4, or 50 for "gin"
     batch: int = 32
     lr: float = 1e-3
     dropout: float = 0.0  # in the encoder; the authors' code has 0.5, AD-GCL's 0
@@ -64,7 +65,10 @@ class Settings(Options):
 
 
 def make_pool(spec: RunSpec, settings: Settings) -> Pooling:
-    """As set; the published Sinkhorn layer with the paper's fixed alpha0, where it has one."""
+    """Make the pooling of the settings.
+
+    The published Sinkhorn layer gets the paper's alpha0 where it has one.
+    """
     options = dict(settings.pool)
     if spec.pooling == "uotp-sinkhorn-paper" and spec.dataset in PUBLISHED_ALPHA0:
         options.setdefault("alpha0", PUBLISHED_ALPHA0[spec.dataset])

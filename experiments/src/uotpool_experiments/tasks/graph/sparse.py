@@ -1,4 +1,4 @@
-"""Products with sparse matrices (MKL's): several times faster than gathering and scattering rows."""
+"""Products with sparse matrices by MKL, which are several times faster than gathering and scattering rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-with warnings.catch_warnings():  # torch says once that this format is in beta
+with warnings.catch_warnings():  # torch warns once that this format is in beta
     warnings.simplefilter("ignore")
     torch.eye(1).to_sparse_csr()
 
 
 def csr(ptr: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A sparse matrix of parts that fit together; `ptr` and `columns` are int32, as MKL wants them."""
+    """Make a sparse matrix of parts that fit together. `ptr` and `columns` are int32, as MKL needs them."""
     return torch.sparse_csr_tensor(ptr, columns, values, shape, check_invariants=False)
 
 
 class Fixed:
-    """A sparse matrix that is not learned: `fixed(X)` is its product with X, differentiable in X."""
+    """A sparse matrix that is not learned. `fixed(X)` is its product with X, differentiable in X."""
 
     def __init__(self, matrix: scipy.sparse.csr_array) -> None:
         self._matrix = matrix
@@ -36,7 +36,7 @@ class Fixed:
 
     @cached_property
     def transposed(self) -> Tensor:
-        """Made when first asked for: where nothing is learned it is not needed."""
+        """The transposed matrix, made when first asked for, as passes that learn nothing do not need it."""
         return _as_tensor(self._matrix.T.tocsr())
 
 

@@ -1,4 +1,4 @@
-"""One run of a GIN that learns from labels: encoder, pooling, linear head; a hold-out chooses the epoch."""
+"""One run of a GIN that learns from labels: encoder, pooling and linear head. A hold-out chooses the epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cross_entropy = nn.functional.cross_entropy
 
 
 class GraphClassifier(nn.Module):
-    """Logits of the classes."""
+    """Returns the logits of the classes."""
 
     def __init__(self, encoder: GraphEncoder, classes: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class GraphClassifier(nn.Module):
 
 
 def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report, kept: Checkpoint) -> Result:
-    """Train, keep the best epoch, test. A run that was killed goes on where it was."""
+    """Train, keep the best epoch, and test. A killed run continues where it was."""
     parts = split(graphs.y.numpy(), spec.protocol, spec.fold, spec.seed)
     train, validation, test = (
         make_batches(settings, graphs.subset(part)) for part in (parts.train, parts.validation, parts.test)
@@ -121,7 +121,7 @@ def train_epoch(
     settings: Settings,
     order: torch.Generator,
 ) -> float:
-    """One pass over the graphs; the mean loss."""
+    """Train for one pass over the graphs; return the mean loss."""
     model.train()
     total = 0.0
     for batch in train.shuffled(settings.batch, order):

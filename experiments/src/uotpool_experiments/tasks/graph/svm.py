@@ -1,4 +1,4 @@
-"""Many small linear support vector machines at once, and the evaluation of embeddings by them."""
+"""Fit many small linear support vector machines at once, and evaluate embeddings by them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 GRID = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0)
-ROUNDS = 1000  # 3 to 8 are usual; with C = 1000 on separable data 160 have been seen
-ROUNDING = 1e-14  # relative: less than this is no change
-ENOUGH = 0.5  # of the slope: what a line search may leave
+ROUNDS = 1000  # 3 to 8 are usual; we have seen 160 with C = 1000 on separable data
+ROUNDING = 1e-14  # a smaller relative difference counts as no change
+ENOUGH = 0.5  # the share of the slope that a line search may leave
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Predictions by the machine with the best C; the mean accuracy of each C in the cross-validation."""
+    """Predictions by the machine with the best C, and the mean accuracy of each C in the cross-validation."""
 
     C: float
     predictions: dict[str, Ints]
@@ -38,16 +38,17 @@ def evaluate(
     Cs: Sequence[float] = GRID,
     folds: int = 5,
 ) -> Scored:
-    """make_pipeline(StandardScaler(), GridSearchCV(LinearSVC(dual=False), {"C": Cs}, cv=folds)), but exact.
+    """Do what make_pipeline(StandardScaler(), GridSearchCV(LinearSVC(dual=False), {"C": Cs},
+    cv=folds)) does, exactly.
 
-    Stratified folds in the order of `train`; of equal accuracies the first C. A class with fewer
-    than `folds` members in `train` makes the folds as many as it has.
+    Folds are stratified, in the order of `train`. Among equal accuracies the first C wins. If a
+    class has fewer than `folds` members in `train`, there are only as many folds as it has members.
 
     Args:
-        X: (n, d), finite; scaled here by the mean and deviation of the training rows.
+        X: (n, d), finite. This function scales X by the mean and deviation of the training rows.
         y: (n,) classes, any integers.
         train: (t,) indices, or a mask.
-        parts: name -> indices to predict, or a mask.
+        parts: for each name, the indices to predict, or a mask.
         Cs: (c,) positive.
         folds: at least 2.
     """
@@ -73,10 +74,10 @@ def evaluate(
 def classify(
     X: npt.ArrayLike, y: npt.ArrayLike, train: npt.ArrayLike, parts: Mapping[str, npt.ArrayLike], C: float = 1.0
 ) -> dict[str, Ints]:
-    """make_pipeline(StandardScaler(), LinearSVC(dual=False, C=C)), at the optimum: predictions of each part.
+    """Predict each part as make_pipeline(StandardScaler(), LinearSVC(dual=False, C=C)) does, at the optimum.
 
     Args:
-        X, y, train, parts: as of `evaluate`.
+        X, y, train, parts: as in `evaluate`.
         C: positive.
     """
     embeddings, train = _embeddings(X), _indices(train)
@@ -89,16 +90,16 @@ def classify(
 
 
 def fit(X: npt.ArrayLike, y: npt.ArrayLike, C: npt.ArrayLike, rows: npt.ArrayLike) -> Floats:
-    """argmin 1/2 |w|^2 + 1/2 b^2 + C sum_i max(0, 1 - s_i (w x_i + b))^2, for each problem on its own rows.
+    """Minimise 1/2 |w|^2 + 1/2 b^2 + C sum_i max(0, 1 - s_i (w x_i + b))^2 for each problem on its own rows.
 
-    This is LinearSVC(dual=False): the intercept is penalised; more than two classes are one against
-    the rest.
+    This is LinearSVC(dual=False): the intercept is penalised, and with more than two classes each
+    machine separates one class from the rest.
 
     Args:
         X: (n, d), finite.
         y: (n,) classes 0 to K - 1.
         C: (B,) positive.
-        rows: (B, n) bool; each with a row of every class.
+        rows: (B, n) bool; each problem has a row of every class.
 
     Returns:
         W (B, M, d + 1) with M = 1 for K = 2 and K else; the last column is the intercept.
@@ -117,10 +118,10 @@ def fit(X: npt.ArrayLike, y: npt.ArrayLike, C: npt.ArrayLike, rows: npt.ArrayLik
 
 
 def predict(W: Floats, X: npt.ArrayLike) -> Ints:
-    """The class with the highest w x + b, the first of equals; for M = 1 class 1 if w x + b > 0.
+    """Return the class with the highest w x + b, the first of equals; for M = 1, class 1 if w x + b > 0.
 
     Args:
-        W: (B, M, d + 1), of `fit`.
+        W: (B, M, d + 1), from `fit`.
         X: (n, d).
 
     Returns:
@@ -130,7 +131,7 @@ def predict(W: Floats, X: npt.ArrayLike) -> Ints:
 
 
 def _decide(scores: Floats) -> Ints:
-    """scores (M, B, n) -> classes (B, n)."""
+    """Return classes (B, n) from scores (M, B, n)."""
     return (scores[0] > 0).astype(np.int64) if len(scores) == 1 else scores.argmax(0)
 
 
@@ -139,19 +140,19 @@ def _decide(scores: Floats) -> Ints:
 #
 # With z_i = s_i (x_i, 1) all problems have the form  f(w) = 1/2 |w|^2 + C sum_i max(0, 1 - w
 # z_i)^2.  The rows with w z_i < 1 are active, and f is a parabola as long as they are the same
-# ones: a full step between two points with the same active rows ends at the optimum, and nearly all
-# problems end like this.
+# ones. A full step between two points with the same active rows therefore ends at the optimum, and
+# nearly all problems end like this.
 #
 # The Hessian is I + 2 C G with G = sum of z_i z_i^T over the active rows. That sum is the cost of
-# the method, so it is never made anew: rows that became active are added and rows that ceased to be
-# are subtracted, from the first step to the last, from all of the training rows to those without a
-# fold. The gradient does not come from G, so that rounding there could cost a step but does not
+# the method, so we never compute it anew: rows that became active are added and rows that ceased to
+# be active are subtracted, from the first step to the last, and from all training rows to those
+# without a fold. The gradient does not come from G, so rounding in G can cost a step but does not
 # move the optimum.
 
 
 @dataclass
 class _Points:
-    """Where B problems are: w (B, d + 1), active rows (B, n) and their G (B, d + 1, d + 1)."""
+    """The current points of B problems: w (B, d + 1), active rows (B, n) and their G (B, d + 1, d + 1)."""
 
     w: Floats
     active: Mask
@@ -165,13 +166,13 @@ class _Points:
 
 
 def _zero(Z: Floats, rows: Mask) -> _Points:
-    """w = 0, where all rows are active; the signs in Z do not matter."""
+    """Return the points w = 0, where all rows are active. The signs in Z do not matter there."""
     gram = np.stack([Z[r].T @ Z[r] for r in rows])
     return _Points(np.zeros((len(rows), Z.shape[1])), rows.copy(), gram)
 
 
 def _minimise(Z: Floats, C: Floats, rows: Mask, start: _Points) -> _Points:
-    """Newton's method with a line search on B problems at once; a problem that is done leaves.
+    """Run Newton's method with a line search on B problems at once; finished problems leave the batch.
 
     Args:
         Z: (n, d + 1) rows with their sign.
@@ -186,7 +187,7 @@ def _minimise(Z: Floats, C: Floats, rows: Mask, start: _Points) -> _Points:
     _activate(at, short > 0, Z)
     for _ in range(ROUNDS):
         descent = _newton(at.gram, C, gradient)
-        steep = -np.einsum("bi,bi->b", gradient, descent)  # twice what the parabola has to give
+        steep = -np.einsum("bi,bi->b", gradient, descent)  # twice the decrease that the parabola promises
         gain = descent @ Z.T
         old, old_value, old_short = at.w, value, short
         at.w, short = old + descent, old_short - gain
@@ -212,14 +213,14 @@ def _minimise(Z: Floats, C: Floats, rows: Mask, start: _Points) -> _Points:
 
 
 def _objective(w: Floats, short: Floats, Z: Floats, C: Floats) -> tuple[Floats, Floats]:
-    """f (B,) and its gradient (B, d + 1)."""
+    """Return f (B,) and its gradient (B, d + 1)."""
     loss = np.maximum(short, 0)
     value = 0.5 * np.einsum("bi,bi->b", w, w) + C * np.einsum("bi,bi->b", loss, loss)
     return value, w - 2 * C[:, None] * (loss @ Z)
 
 
 def _activate(at: _Points, active: Mask, Z: Floats) -> Mask:
-    """Make these rows (B, n) the active ones and G theirs; where they are not the same as before, (B,)."""
+    """Make these rows (B, n) the active ones and update G; return which problems changed, (B,)."""
     changed = np.zeros(len(active), bool)
     for sign, moved in ((1.0, active & ~at.active), (-1.0, at.active & ~active)):
         where = np.flatnonzero(moved)  # ten times faster than np.nonzero on two axes
@@ -233,20 +234,20 @@ def _activate(at: _Points, active: Mask, Z: Floats) -> Mask:
 
 
 def _newton(gram: Floats, C: Floats, gradient: Floats) -> Floats:
-    """-(I + 2 C G)^-1 gradient, (B, d + 1)."""
+    """Return -(I + 2 C G)^-1 gradient, (B, d + 1)."""
     scale = 1 / (2 * C[:, None, None])
-    # Where columns are huge and dependent I is lost to rounding; what is added for that costs
-    # others nothing.
+    # Where columns are huge and dependent, I is lost to rounding. The term that we add for this
+    # case changes nothing in others.
     hessian = gram * (1 + ROUNDING * np.eye(gram.shape[1])) + scale * np.eye(gram.shape[1])
     return np.asarray(np.linalg.solve(hessian, scale * -gradient[:, :, None]), np.float64)[:, :, 0]
 
 
 def _search(w: Floats, descent: Floats, short: Floats, gain: Floats, C: float) -> float:
-    """t with f(w + t descent) near its least, of one problem.
+    """Return t with f(w + t descent) near its minimum, for one problem.
 
-    The slope rises and is piecewise linear in t: Newton's method within a bracket. To halve t
-    instead takes several times as many rounds on separable data with a large C, where a step passes
-    many rows.
+    The slope rises and is piecewise linear in t, so we use Newton's method within a bracket.
+    Halving t takes several times as many rounds on separable data with a large C, where a step
+    passes many rows.
     """
     wd, dd = float(w @ descent), float(descent @ descent)
     low, high, t = 0.0, np.inf, 1.0
@@ -266,14 +267,14 @@ def _search(w: Floats, descent: Floats, short: Floats, gain: Floats, C: float) -
 
 
 # ---------------------------------------------------------------------------------------------------------
-# cross-validation, and what goes in
+# Cross-validation, and checks of the input
 
 
 def _fit_and_leave_out(Z: Floats, C: Floats, inside: Mask, start: _Points) -> tuple[Floats, Floats]:
-    """w (c, d + 1) fitted on all rows, and margins (c, n) by the w that was fitted without the row's fold."""
+    """Return w (c, d + 1) fitted on all rows, and margins (c, n) by the w fitted without the row's fold."""
     whole = _minimise(Z, C, np.ones((len(C), len(Z)), bool), start)
-    # Without a fold the optimum is nearly the same: about three steps from there instead of six
-    # from 0.
+    # Without a fold the optimum is nearly the same, so we start there: about three steps instead of
+    # six from 0.
     fold, penalty = np.divmod(np.arange(len(inside) * len(C)), len(C))
     w = _minimise(Z, C[penalty], inside[fold], whole[penalty]).w.reshape(len(inside), len(C), -1)
     margins = np.empty((len(C), len(Z)))
@@ -283,7 +284,7 @@ def _fit_and_leave_out(Z: Floats, C: Floats, inside: Mask, start: _Points) -> tu
 
 
 def _folds(labels: Ints, folds: int) -> Mask:
-    """Which rows each fold trains on, (folds, n)."""
+    """Return the rows that each fold trains on, (folds, n)."""
     counts = np.bincount(labels)
     if len(counts) < 2 or counts.min() < 2:
         raise ValueError(f"train: at least two classes with at least two members each, got {counts.tolist()}")
@@ -296,7 +297,10 @@ def _folds(labels: Ints, folds: int) -> Mask:
 
 
 def _signs(labels: Ints) -> Floats:
-    """(M, n): 1 for the class of the machine, -1 for the others; of two classes only class 1 has a machine."""
+    """Return (M, n): 1 for the machine's class, -1 for the others.
+
+    With two classes only class 1 has a machine.
+    """
     count = int(labels.max()) + 1
     classes = np.arange(count) if count > 2 else np.array([1])
     return np.where(labels == classes[:, None], 1.0, -1.0)

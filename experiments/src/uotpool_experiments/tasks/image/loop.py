@@ -1,6 +1,6 @@
-"""Training, epoch by epoch, that a killed process can take up again with the same numbers.
+"""Train epoch by epoch, so that a restarted process continues with the same numbers.
 
-Every epoch has seeds of its own, from its number: nothing of a generator's state has to be kept.
+Every epoch has seeds of its own, made from its number, so no generator's state has to be kept.
 The learning rate is computed from the number of the step.
 """
 
@@ -30,7 +30,7 @@ TEST_BATCH = 256
 
 @dataclass(frozen=True)
 class Phase:
-    """How something is trained."""
+    """The settings of a phase of training."""
 
     name: str
     epochs: int
@@ -45,16 +45,16 @@ class Phase:
     precision: str = "float32"
 
     def factor(self, step: int, steps: int) -> float:
-        """Of the learning rate at a step of all steps."""
+        """Return the factor of the learning rate at a step of all steps."""
         return 0.5 * (1 + math.cos(math.pi * step / steps)) if self.cosine else 1.0
 
 
 @dataclass
 class Trained:
-    """What training gave beside the model."""
+    """The results of training beside the model."""
 
     curves: list[dict[str, float]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # of each epoch; of the CPU, where that does the work
+    seconds: list[float] = field(default_factory=list)  # of each epoch; CPU time where the CPU does the work
     diverged: bool = False
     best_epoch: int = 0  # by test accuracy, where that was asked for
     best_accuracy: float = -1.0
@@ -74,14 +74,15 @@ def train(
     """Train the parameters that require gradients, from the state in the file `path` if there is one.
 
     Args:
-        model: from inputs of `source` to logits. It ends at the last epoch with a finite loss.
-        learning: modules in training mode; the rest is in eval mode.
-        source: inputs and labels.
-        phase: how.
-        seed: one for each use.
-        path: where the state is kept after each epoch.
-        report: of progress.
-        accuracy: of the test images, to remember the best epoch; None to look at none of them.
+        model: maps inputs of `source` to logits. It is left at the last epoch with a finite loss.
+        learning: the modules in training mode; the rest is in eval mode.
+        source: the inputs and labels.
+        phase: the settings.
+        seed: returns a seed for each use.
+        path: the file that gets the state after each epoch.
+        report: is told of the progress.
+        accuracy: returns the accuracy on the test images, by which the best epoch is remembered;
+            None to look at no test image.
     """
     optimizer = make_optimizer(model, phase)
     trained = Trained()
@@ -122,7 +123,10 @@ def train(
 
 
 def make_optimizer(model: nn.Module, phase: Phase) -> torch.optim.Optimizer:
-    """Of the parameters that require gradients; a UOT pooling's weights have no decay."""
+    """Make an optimiser of the parameters that require gradients.
+
+    The weights of a UOT pooling have no decay.
+    """
     groups = param_groups(model, phase.weight_decay, lr=phase.lr * phase.pool_lr)
     for group in groups:
         group["params"] = [p for p in group["params"] if p.requires_grad]
@@ -145,7 +149,7 @@ def _epoch(
     epoch: int,
     seed: Callable[[str], int],
 ) -> float:
-    """One pass over the images, the last batch left out if it is smaller; the mean loss."""
+    """Train for one pass over the images, without a smaller last batch; return the mean loss."""
     what = f"{phase.name} {epoch}"
     order = torch.Generator().manual_seed(seed(f"order {what}"))
     change = torch.Generator().manual_seed(seed(f"change {what}"))
@@ -166,7 +170,7 @@ def _epoch(
             logits = model(x)
         losses = cross_entropy(logits.float(), source.y[own].to(x.device), reduction="sum")
         optimizer.zero_grad()
-        # The mean over the batch of all processes: gradients are averaged over them.
+        # Gradients are averaged over the processes, so this gives the mean over the batch of all processes.
         (losses * (parallel.world() / len(chosen))).backward()
         optimizer.step()
         total += float(losses.detach())
@@ -180,7 +184,7 @@ def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
 
 @torch.no_grad()
 def predict(model: nn.Module, source: Source, precision: str = "float32") -> Tensor:
-    """Logits of all images, on the CPU."""
+    """Return the logits of all images, on the CPU."""
     model.eval()
     rows = []
     own = parallel.mine(torch.arange(len(source.y)))

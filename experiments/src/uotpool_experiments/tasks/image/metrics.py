@@ -1,4 +1,4 @@
-"""How good predicted classes are, and what the plan of a UOT pooling looks like."""
+"""Metrics of predicted classes, and facts about the plan of a UOT pooling."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TOP = 5
 
 
 def class_metrics(logits: Tensor, y: Tensor, train_y: Tensor) -> dict[str, float]:
-    """Accuracy, its mean over the classes, that of the most frequent training class, top-5 accuracy, loss.
+    """Return accuracy, its mean over the classes, that of the most frequent training class, top-5 and loss.
 
-    An image whose logits are not finite counts as wrong; there is no loss then.
+    An image whose logits are not finite counts as wrong, and then there is no loss.
     """
     right = _right(logits, y)
     found = {
@@ -41,9 +41,9 @@ def _right(logits: Tensor, y: Tensor) -> Tensor:
 
 @torch.no_grad()
 def plan_facts(uot: UOTPooling | None, x: Tensor) -> dict[str, Any]:
-    """How far the plans of what is pooled, (B, D, h, w), are from uniform, in nats, their mass, the weights.
+    """Return the distance of the plans of x (B, D, h, w) from uniform in nats, their mass, and the weights.
 
-    Nothing of other poolings.
+    Other poolings have no such facts.
     """
     if uot is None:
         return {}

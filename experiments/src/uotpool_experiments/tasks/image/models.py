@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from uotpool.nn.images import UOTPool2d
 
 BASIC, BOTTLENECK = (64, 128, 256, 512), (256, 512, 1024, 2048)
-# Name: type of layer, widths, depths.
+# Maps a name to the type of layer, the widths and the depths.
 RESNETS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "resnet-tiny": ("basic", (16, 32, 64), (1, 1, 1)),
     "resnet18": ("basic", BASIC, (2, 2, 2, 2)),
@@ -28,12 +28,12 @@ RESNETS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
 EFFICIENTNET = "efficientnet-lite0"
 CNN, CNN_WIDTHS = "cnn", (16, 32, 64)
 ARCHITECTURES = (*RESNETS, EFFICIENTNET, CNN)
-# What pools between the convolutions of "cnn".
+# The local pools between the convolutions of "cnn".
 LOCAL = ("max", "avg", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
-# Mean and standard deviation, of 255, that trained weights were trained with.
+# The mean and standard deviation of pixels with which trained weights were trained.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 LITE = ((127 / 255,) * 3, (128 / 255,) * 3)
-SMALL_IMAGE = 64  # pixels; below, a stem that divides the size by 4 leaves too little
+SMALL_IMAGE = 64  # pixels; a stem that divides a smaller size by 4 leaves too little
 
 
 class Classifier(nn.Module):
@@ -42,8 +42,8 @@ class Classifier(nn.Module):
     Args:
         net: the network.
         where: name of the global pool in it.
-        head: what comes after the pool; shares its layers with `net`.
-        scaling: mean and standard deviation of pixels that its weights ask for; None: those of the
+        head: the layers after the pool, which are also layers of `net`.
+        scaling: mean and standard deviation of pixels for the weights of `net`; None: those of the
             data.
     """
 
@@ -54,16 +54,15 @@ class Classifier(nn.Module):
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # less time on CPUs
         self.scaling = scaling
         self._where = where
-        self._head = [head]  # in a list: its layers are those of net, and not to be listed twice
+        self._head = [head]  # in a list, as its layers belong to net and must not be registered twice
 
     @property
     def pool(self) -> nn.Module:
         return self.net.get_submodule(self._where)
 
     def put(self, new: nn.Module) -> None:
-        """Another pool."""
-        # Not by assignment to `pool`, which nn.Module would take for a new layer, and leave the old
-        # one.
+        """Replace the pool."""
+        # An assignment to `pool` would only add a layer, since nn.Module takes it for a new one.
         parent, _, name = self._where.rpartition(".")
         setattr(self.net.get_submodule(parent), name, new)
 
@@ -73,7 +72,7 @@ class Classifier(nn.Module):
 
     @property
     def width(self) -> int:
-        """Channels of what is pooled."""
+        """The number of channels that the pool gets."""
         return self._last.in_features
 
     @property
@@ -91,7 +90,7 @@ class Classifier(nn.Module):
         return out if isinstance(out, Tensor) else out.logits
 
     def features(self, x: Tensor) -> Tensor:
-        """What the pool gets, (B, D, h, w); nothing after it is computed."""
+        """Return the input of the pool, (B, D, h, w). Nothing after it is computed."""
         handle = self.pool.register_forward_pre_hook(_caught)
         try:
             self.net(x)
@@ -125,7 +124,7 @@ class Tail(nn.Module):
 
 
 def needed(arch: str) -> tuple[str, ...]:
-    """Packages that it needs."""
+    """Return the packages that the architecture needs."""
     if arch == CNN:
         return ()
     if arch == EFFICIENTNET:
@@ -134,7 +133,7 @@ def needed(arch: str) -> tuple[str, ...]:
 
 
 def require(name: str) -> Any:
-    """A package of the extra `images`."""
+    """Import a package of the extra `images`."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -156,19 +155,20 @@ def make(
     weights: str | None,
     local: str = "max",
 ) -> Classifier:
-    """A network, drawn from torch's seed.
+    """Make a network, drawn from torch's seed.
 
     Args:
         arch: one of ARCHITECTURES.
-        channels: of the images; a trained network takes three.
-        classes: for the last layer, which is new; 0: the one that the trained weights have.
-        size: of the images, which are square.
-        small_stem: of a ResNet, a convolution of 3 x 3 in place of one of 7 x 7 with stride 2 and a
-            max pool.
-        trained: whether to load trained weights: of `weights`, or for EfficientNet those of the
-            package index.
+        channels: the number of channels of the images; a trained network takes three.
+        classes: the number of classes of the new last layer; 0 keeps the one of the trained
+            weights.
+        size: the side of the images, which are square.
+        small_stem: whether a ResNet begins with a convolution of 3 x 3 instead of one of 7 x 7 with
+            stride 2 and a max pool.
+        trained: whether to load trained weights: those in `weights`, or for EfficientNet those on
+            the package index.
         weights: folder of a ResNet with config.json and *.safetensors, as transformers writes it.
-        local: of "cnn", one of LOCAL.
+        local: the local pool of "cnn", one of LOCAL.
     """
     if arch == CNN:
         return _cnn(channels, classes, local)
@@ -181,7 +181,7 @@ def make(
 
 
 def _cnn(channels: int, classes: int, local: str) -> Classifier:
-    """Three convolutions with a local pool of 2 x 2 after each but the last."""
+    """Make three convolutions with a local pool of 2 x 2 after each but the last."""
     layers: list[nn.Module] = []
     for i, width in enumerate(CNN_WIDTHS):
         layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
@@ -200,7 +200,7 @@ def _local_pool(local: str, width: int) -> nn.Module:
         return nn.MaxPool2d(2)
     if local == "avg":
         return nn.AvgPool2d(2)
-    # The draws of its weights must not move those of the convolutions after it: all start alike.
+    # Drawing these weights must not change the draws of later convolutions, so that all runs start alike.
     with torch.random.fork_rng(devices=[]):
         return UOTPool2d(width, 2, solver=local.removeprefix("uotp-"))
 
@@ -226,7 +226,7 @@ def _resnet(arch: str, channels: int, classes: int, small_stem: bool) -> Classif
 
 
 def check_weights(folder: Path) -> None:
-    """Refuse what is no folder of weights that can be read safely."""
+    """Refuse a path that is no folder of weights that can be read safely."""
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
         raise ValueError(f"weights: expected a folder with config.json and *.safetensors, got {str(folder)!r}")
 

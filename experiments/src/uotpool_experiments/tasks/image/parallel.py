@@ -1,4 +1,7 @@
-"""Several processes that train one network, each on its part of every batch; alone, all of this is nothing."""
+"""Train one network in several processes, each on its part of every batch.
+
+One process alone does nothing here.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,19 @@ def world() -> int:
 
 
 def mine(rows: Tensor) -> Tensor:
-    """This process's part."""
+    """Return this process's part of the rows."""
     return rows[rank() :: world()]
 
 
 def total(value: Tensor) -> Tensor:
-    """The sum over the processes."""
+    """Return the sum over the processes."""
     if world() > 1:
         distributed.all_reduce(value)
     return value
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """What the first process finds, for all."""
+    """Return what the first process makes, in all processes."""
     if world() == 1:
         return make()
     box: list[Any] = [make() if rank() == 0 else None]
@@ -55,12 +58,14 @@ def locked_by_first(path: Path) -> Iterator[None]:
 
 
 def wrapped(model: nn.Module) -> nn.Module:
-    """The model, its gradients averaged over the processes."""
+    """Wrap the model so that its gradients are averaged over the processes."""
     return model if world() == 1 else nn.parallel.DistributedDataParallel(model)
 
 
 def share_buffers(model: nn.Module) -> None:
-    """The first process's running statistics for all: each has seen its part of the last batch alone."""
+    """Give all processes the running statistics of the first, as each has seen only its part of the
+    last batch.
+    """
     if world() > 1:
         for buffer in model.buffers():
             distributed.broadcast(buffer, src=0)

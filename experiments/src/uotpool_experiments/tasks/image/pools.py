@@ -9,18 +9,18 @@ from torch import Tensor, nn
 from uotpool import AdaptiveUOTPool2d, UOTPooling
 from uotpool.zoo import ENTRIES, Pooling, build, entry
 
-# Their output is not as wide as their input, so the last layer of the network would be another one.
+# The output of these is not as wide as their input, so they would need another last layer.
 OTHER_WIDTH = ("mean-max", "set2set", "otk", "wegl", "covariance")
 
 
 def poolings() -> list[str]:
-    """All that need no edges and keep the width."""
+    """Return all poolings that need no edges and keep the width."""
     usable = [name for name, found in ENTRIES.items() if not found.needs_edges]
     return [name for name in usable if name not in OTHER_WIDTH]
 
 
 class SetPool(nn.Module):
-    """A pooling of sets on the positions of an image, (B, D, h, w) -> (B, D, 1, 1)."""
+    """Applies a pooling of sets to the positions of an image, (B, D, h, w) -> (B, D, 1, 1)."""
 
     def __init__(self, pool: Pooling) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class SetPool(nn.Module):
 
 
 def make(name: str, dim: int, options: dict[str, Any], start: str) -> nn.Module:
-    """(B, dim, h, w) -> (B, dim, 1, 1), drawn from torch's seed; `start` is of UOT poolings."""
+    """Make a pool (B, dim, h, w) -> (B, dim, 1, 1), drawn from torch's seed. `start` is for UOT poolings."""
     if name == "mean":
         return nn.AdaptiveAvgPool2d(1)
     if name == "max":
@@ -44,5 +44,5 @@ def make(name: str, dim: int, options: dict[str, Any], start: str) -> nn.Module:
 
 
 def uot_of(pool: nn.Module) -> UOTPooling | None:
-    """The layer that solves the transport problem, if there is one."""
+    """Return the layer that solves the transport problem, if there is one."""
     return pool.pool if isinstance(pool, AdaptiveUOTPool2d) else None

@@ -1,4 +1,4 @@
-"""The two ways of training: from scratch with the pooling, or with average pooling first, as in the paper."""
+"""The two recipes: training from scratch with the pooling, or with average pooling first, as in the paper."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ class Job:
         return self.spec.key(fingerprint(self.spec.task, self.spec.pooling))
 
     def path(self, phase: str) -> Path:
-        """Of the state after each epoch: not that of a run with other weights, files or processes."""
+        """Return the file of the state after each epoch.
+
+        Runs with other weights, files or processes have another.
+        """
         return checkpoints.folder() / f"{self.key}.{phase}.{self.origin[:8]}.pt"
 
     @cached_property
@@ -85,7 +88,7 @@ class Job:
         return seed_for(self.spec, what)
 
     def put_pool(self) -> None:
-        """The pooling of the run in the place of the average."""
+        """Put the pooling of the run in the place of the average."""
         settings = self.settings
         torch.manual_seed(self.seed("pool"))
         made = pools.make(self.spec.pooling, self.network.width, settings.pool, settings.starts)
@@ -106,7 +109,7 @@ class Job:
         return Phase("two", s.stage_two_epochs, s.batch2, s.lr2, *how, False, adam, augment, s.precision)
 
     def result(self, model: nn.Module, test: Source, trained: Trained, details: dict[str, Any]) -> Result:
-        """Of the last epoch, or under "paper" of the one that is best on the test images."""
+        """Make the result of the last epoch, or under "paper" of the epoch that is best on the test images."""
         details |= {"epoch": len(trained.curves), "diverged": int(trained.diverged)}
         if trained.best is not None:
             details |= {"epoch": trained.best_epoch, "last_accuracy": trained.curves[-1]["test_accuracy"]}
@@ -130,14 +133,14 @@ class Job:
         )
 
     def judge(self, model: nn.Module, test: Source) -> Callable[[], float] | None:
-        """Under "paper", the accuracy after each epoch; under "fair" the test images choose nothing."""
+        """Return the function for the test accuracy after each epoch under "paper", None under "fair"."""
         if self.spec.protocol == "fair":
             return None
         return lambda: accuracy(self.logits(model, test), test.y)
 
 
 def scratch(job: Job) -> Result:
-    """Everything is trained, with the pooling from the start."""
+    """Train everything, with the pooling from the start."""
     job.put_pool()
     network = job.network
     phase, path, judge = job.phase_one("scratch"), job.path("scratch"), job.judge(network, job.test)
@@ -146,10 +149,10 @@ def scratch(job: Job) -> Result:
 
 
 def two_stage(job: Job) -> Result:
-    """Average pooling first; then another pool is put in, and it alone is trained.
+    """Train with average pooling; then put in another pool and train it alone.
 
-    With pooling "mean", the control, stage one goes on for as many epochs: what it trained is
-    trained.
+    The pooling "mean" is the control: stage one goes on for as many epochs, with the parameters
+    that it has trained so far.
     """
     s, network = job.settings, job.network
     first = s.epochs if s.head == "new" else 0
@@ -169,7 +172,7 @@ def two_stage(job: Job) -> Result:
     network.requires_grad_(False)
     learning.requires_grad_()
     trained = Trained()
-    if next(learning.parameters(), None) is not None:  # max pooling has none: it is only put in
+    if next(learning.parameters(), None) is not None:  # max pooling has no parameters and is only put in
         phase, path, judge = job.phase_two(augment), job.path("two"), job.judge(model, test)
 
         def report(done: int, _: int) -> None:
@@ -183,12 +186,12 @@ def two_stage(job: Job) -> Result:
 
 
 def _inputs(job: Job, augment: bool) -> tuple[Source, Source]:
-    """What a frozen network gives to its pool: from memory where it fits and never changes."""
+    """Return the inputs of the pool of a frozen network, from memory where they fit and never change."""
     s = job.settings
     job.network.eval()
     if not augment and parallel.world() == 1:
         facts = _pretrained(job) if s.trained else _stage_one_facts(job)
-        key = _digest(facts | {"cap": s.cache_mib})  # it decides their precision
+        key = _digest(facts | {"cap": s.cache_mib})  # the cap decides the precision
         found = features.of(job.network, (job.train, job.test), s.cache_mib, s.precision, key, s.trained)
         if found is not None:
             return found
@@ -197,7 +200,9 @@ def _inputs(job: Job, augment: bool) -> tuple[Source, Source]:
 
 
 def _stage_one(job: Job, report: Report) -> Trained:
-    """With average pooling, once for all poolings of a seed: kept in a file, trained by one process."""
+    """Train with average pooling once for all poolings of a seed, in one process, and keep the
+    result in a file.
+    """
     s, network = job.settings, job.network
     key = job.origin
     path = checkpoints.folder() / f"stage-{key}.pt"
@@ -224,7 +229,7 @@ def _stage_one(job: Job, report: Report) -> Trained:
 
 
 def _stage_one_facts(job: Job) -> dict[str, Any]:
-    """All that decides stage one."""
+    """Return all facts that decide stage one."""
     s = job.settings
     chosen = {name: value for name, value in asdict(s).items() if name not in LATER}
     return {
@@ -243,7 +248,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _pretrained(job: Job) -> dict[str, Any]:
-    """All that decides what a network with trained weights gives to its pool: not the seed."""
+    """Return all facts that decide what a network with trained weights gives to its pool; the seed does not."""
     facts = _stage_one_facts(job)
     kept = ("arch", "size", "stem", "train_size", "precision", "device")
     settings = {name: facts["settings"][name] for name in kept}
@@ -251,7 +256,7 @@ def _pretrained(job: Job) -> dict[str, Any]:
 
 
 def _data(images: Images) -> list[Any]:
-    if isinstance(images.x_train, Files):  # no checksum is known: names and sizes
+    if isinstance(images.x_train, Files):  # no checksum is known, so names and sizes have to do
         return [images.name, [[str(p), p.stat().st_size] for p in images.x_train.paths]]
     return [images.name]
 

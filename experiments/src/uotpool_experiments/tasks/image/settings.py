@@ -1,4 +1,4 @@
-"""What can be set for a run on images."""
+"""The settings of a run on images."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ SIZES = {"digits": 16}
 
 @dataclass(frozen=True)
 class Settings(Options):
-    """What can be set for a run. Those of stage two are the paper's."""
+    """The settings of a run. The defaults of stage two are the paper's."""
 
     arch: str = "resnet-tiny"
     recipe: Literal["scratch", "two-stage"] = "scratch"
     epochs: int = 20  # of training from scratch, or of stage one
     batch: int = 128
-    lr: float = 0.1  # at the start; it falls to 0 along a cosine
+    lr: float = 0.1  # learning rate at the start; it falls to 0 along a cosine
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    augment: bool | None = None  # random crops and flips; None: but where trained weights are frozen
+    augment: bool | None = None  # random crops and flips; None: unless trained weights are frozen
     size: int | None = None  # of images, in pixels; None: as they are, 16 for digits, 128 in EfficientNet
     stem: Literal["small", "large"] | None = None  # of a ResNet; None: small for images below 64 pixels
-    local: str = "max"  # what pools between the convolutions of "cnn"
+    local: str = "max"  # the local pool between the convolutions of "cnn"
     train_size: int | None = None  # a stratified part of the training images; None: all
     weights: str | None = None  # folder with a trained ResNet, for stage one
-    head: Literal["new", "kept"] = "new"  # of trained weights: "kept" if it is of the same classes
+    head: Literal["new", "kept"] = "new"  # last layer of trained weights: "kept" if the classes are the same
     pool: dict[str, Any] = field(default_factory=dict)  # options of `zoo.build`
     pool_lr: float = 1.0  # learning rate of a UOT pooling's weights, as a multiple of that of the rest
     start: Literal["mean", "drawn"] | None = None  # of a UOT pooling; None: "mean" in two-stage, else "drawn"
@@ -49,8 +49,8 @@ class Settings(Options):
     batch2: int = 256
     lr2: float = 1e-3  # constant
     optimizer2: Literal["sgd", "adam"] = "sgd"
-    augment2: bool = False  # True: what is pooled must be computed again in each epoch
-    cache_mib: int = 1024  # of what is pooled, kept in memory; half precision or none of it where that is less
+    augment2: bool = False  # True: the inputs of the pool must be computed again in each epoch
+    cache_mib: int = 1024  # for inputs of the pool; if they do not fit, half precision, or no cache at all
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast
     device: Literal["cpu", "cuda"] = "cpu"
 
@@ -106,17 +106,20 @@ class Settings(Options):
 
     @property
     def trained(self) -> bool:
-        """Whether the network comes with trained weights, of which stage one only learns the last layer."""
+        """Whether the network comes with trained weights, so that stage one learns only the last layer."""
         return self.recipe == "two-stage" and (self.weights is not None or self.arch == EFFICIENTNET)
 
     @property
     def augments(self) -> bool:
-        """In stage one, and from scratch. A frozen network would have to be run again in each epoch."""
+        """Whether stage one and training from scratch augment.
+
+        A frozen network would run again in each epoch.
+        """
         return not self.trained if self.augment is None else self.augment
 
     @property
     def starts(self) -> str:
-        """Of a UOT pooling."""
+        """How a UOT pooling starts."""
         return self.start or ("mean" if self.recipe == "two-stage" else "drawn")
 
     @property
@@ -124,7 +127,9 @@ class Settings(Options):
         return max(1, self.epochs // 10) if self.pool_epochs is None else self.pool_epochs
 
     def size_of(self, dataset: str, side: int | None) -> int:
-        """Pixels of the images of a data set, which have that side, as the network gets them."""
+        """Return the side in pixels at which the network gets the images of a data set, which have
+        the given side.
+        """
         if self.size is not None:
             return self.size
         if self.arch == EFFICIENTNET:

@@ -1,4 +1,4 @@
-"""Image classification, as the study sees it."""
+"""The task of image classification."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from uotpool_experiments.tasks.image import models, parallel, pools, recipes
 from uotpool_experiments.tasks.image.settings import Settings
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
-SOME_DIM = 8  # of a pooling that is made only to see whether it can be
+SOME_DIM = 8  # of a pooling that is built only to check its settings
 
 
 class ImageClassification(Task):
-    """A network with any pooling in the place of its global average."""
+    """Image classification by a network with any pooling in the place of its global average."""
 
     title = "Images: classification"
     default_dataset = DIGITS
@@ -44,7 +44,7 @@ class ImageClassification(Task):
             models.require(package)
 
     def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
-        """The data sets have a test part of their own."""
+        """Return 1, as the data sets have a test part of their own."""
         return 1
 
     def run(self, spec: RunSpec, report: Report) -> Result:

@@ -1,4 +1,4 @@
-"""How good predictions are."""
+"""Metrics of predictions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 
 def binary_metrics(logits: Tensor, y: Tensor, train_y: Tensor) -> dict[str, float]:
-    """Accuracy, balanced accuracy, AUC, loss, and the accuracy of always saying what most training sets are."""
+    """Return accuracy, balanced accuracy, AUC, loss, and the accuracy of always saying the larger
+    training class.
+    """
     score: npt.NDArray[np.float64] = logits.double().numpy()
     labels = y.numpy()
     majority = int(train_y.double().mean() > 0.5)

@@ -19,7 +19,7 @@ GRID: tuple[dict[str, float], ...] = tuple(
 
 @dataclass(frozen=True)
 class Settings(Options):
-    """What can be set for a run."""
+    """The settings of a run."""
 
     epochs: int = 50
     batch: int = 128
@@ -51,7 +51,9 @@ class Settings(Options):
         return cls.from_options(spec.options)
 
     def configurations(self, protocol: str) -> list[dict[str, float]]:
-        """The configurations to try: under "fair" all of the grid, with the values that are set kept fixed."""
+        """Return the configurations to try: under "fair" the whole grid, with the values that are
+        set kept fixed.
+        """
         fixed = {name: value for name in GRID[0] if (value := getattr(self, name)) is not None}
         tried = GRID if protocol == "fair" else GRID[:1]
         found = [config | fixed for config in tried]

@@ -1,4 +1,4 @@
-"""Multi-instance learning, as the study sees it."""
+"""The task of multi-instance learning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
 
 class MultiInstance(Task):
-    """The bag classifier of Ilse et al. (2018) with any pooling that needs no edges."""
+    """Multi-instance learning by the bag classifier of Ilse et al. (2018), with any pooling that
+    needs no edges.
+    """
 
     title = "Sets: multi-instance learning"
     default_dataset = "digits"
@@ -32,7 +34,7 @@ class MultiInstance(Task):
             raise ValueError(f"dataset: expected one for multi-instance learning, got {name!r}")
 
     def prepare(self, dataset: str) -> None:
-        if entry(dataset).files:  # the others are embedded
+        if entry(dataset).files:  # other data sets are embedded
             locate(entry(dataset))
 
     def check_settings(self, pooling: str, settings: Settings) -> None:

@@ -23,9 +23,9 @@ from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
 bce = nn.functional.binary_cross_entropy_with_logits
 
-# Under "fair", standardised features stay within this. A feature that hardly varies in the training
-# bags has values of thousands of standard deviations elsewhere, and a few of those would decide the
-# result.
+# Under "fair", standardised features are clipped to this. A feature that hardly varies in the
+# training bags can be thousands of standard deviations away elsewhere, and a few such values would
+# decide the result.
 CLIP = 10.0
 
 
@@ -34,7 +34,9 @@ def uot_of(pool: Pooling) -> UOTPooling | None:
 
 
 class BagClassifier(nn.Module):
-    """d - 256 - 128 - 64 with ReLU and dropout, pooling, linear: a logit for each bag."""
+    """Layers d - 256 - 128 - 64 with ReLU and dropout, pooling, and a linear layer that gives one
+    logit per bag.
+    """
 
     def __init__(self, dim: int, pool: Pooling, head: nn.Linear, dropout: float) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ class BagClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class Fitted:
-    """The chosen model of one outer fold, with the bags it was trained and is tested on."""
+    """The chosen model of one outer fold, with its training and test bags."""
 
     best: _Trained
     curves: list[dict[str, Any]]
@@ -90,16 +92,15 @@ def fit(spec: RunSpec, report: Report) -> Fitted:
 
 
 def run(spec: RunSpec, report: Report) -> Result:
-    """One outer fold: fit, and test once."""
+    """Do one outer fold: fit, and test once."""
     fitted = fit(spec, report)
     best, model, test = fitted.best, fitted.model, fitted.test
     details = {
         "configuration": best.config,
         "epoch": best.epoch,
         "validation_loss": best.validation_loss if math.isfinite(best.validation_loss) else None,
-        # The accuracy on the validation bags at the last epoch. Under "paper" those are the test
-        # fold, and what the reported accuracy has above this comes from choosing the epoch by the
-        # test fold.
+        # The accuracy on the validation bags at the last epoch. Under "paper" these are the test
+        # fold, and the reported accuracy is higher only because the test fold chooses the epoch.
         "last_accuracy": (best.curves["validation_accuracy"] or [None])[-1],
         "diverged": sum(bool(c["diverged"]) for c in fitted.curves),
         "split": fitted.parts.packed(fitted.bags),
@@ -109,7 +110,7 @@ def run(spec: RunSpec, report: Report) -> Result:
         uot = uot_of(model.pool)
         if uot is not None:
             details |= uot.diagnostics(model.features(test.X), ptr=test.ptr)
-    if best.epoch == 0:  # no epoch had a finite loss: nothing was learned but which class is the larger one
+    if best.epoch == 0:  # no epoch had a finite loss, so we only know which class is the larger one
         logits = torch.full_like(logits, 1.0 if fitted.train.y.double().mean() > 0.5 else -1.0)
     return Result(
         metrics=binary_metrics(logits, test.y, fitted.train.y),
@@ -123,7 +124,7 @@ _bags = lru_cache(load_bags)  # a worker does many runs on one data set
 
 
 def _standardised(scaling: Bags, clip: float, *parts: Bags) -> list[Bags]:
-    """The parts, with features of mean 0 and variance 1 over the instances of `scaling`, within +-clip."""
+    """Scale the parts to mean 0 and variance 1 over the instances of `scaling`, clipped to +-clip."""
     mean, std = scaling.X.mean(0), scaling.X.std(0, unbiased=False)
     std = torch.where(std > 0, std, 1.0)
     return [replace(bags, X=((bags.X - mean) / std).clamp(-clip, clip)) for bags in parts]
@@ -179,7 +180,7 @@ def make_optimizer(model: BagClassifier, settings: Settings, config: dict[str, f
 def train_epoch(
     model: BagClassifier, optimizer: torch.optim.Optimizer, train: Bags, batch_size: int, order: torch.Generator
 ) -> float:
-    """One pass over the bags; the mean loss."""
+    """Train for one pass over the bags; return the mean loss."""
     model.train()
     total = 0.0
     for chosen in torch.randperm(len(train), generator=order).split(batch_size):

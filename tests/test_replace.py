@@ -323,7 +323,7 @@ def test_a_transformer_has_no_pool_to_swap():
 
 
 def trained(model):
-    """With weights that no fresh layer has."""
+    """Return the network with weights that no fresh layer has."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1)
