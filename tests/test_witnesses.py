@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,23 +20,19 @@ ROOT = Path(__file__).parent.parent
 COMMITTED = ROOT / "results" / "witnesses"
 
 
-def started(folder, *seeds):
-    command = [sys.executable, "-m", "bench.witnesses", "--quick", "--out", str(folder), "--seeds", *seeds]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_it_runs_and_goes_on(tmp_path):
-    started(tmp_path, "0")
+def test_it_runs_and_goes_on(tmp_path, monkeypatch, capsys):
+    command = ["bench.witnesses", "--quick", "--out", str(tmp_path), "--seeds", "0"]
+    monkeypatch.setattr(sys, "argv", command)
+    witnesses.main()
     path = tmp_path / "runs.csv"
     first = path.read_text()
     assert {(r.kind, r.setting) for r in witnesses.read(path)} == {(k, s) for k in KINDS for s in SETTINGS}
     lines = first.splitlines(keepends=True)
     path.write_text("".join(lines[:-2]))  # killed before the last two
-    printed = started(tmp_path, "0")
+    capsys.readouterr()
+    witnesses.main()
     assert path.read_text() == first
-    assert printed.strip() in (tmp_path / "README.md").read_text()
+    assert capsys.readouterr().out.strip() in (tmp_path / "README.md").read_text()
 
 
 def test_a_positive_bag_has_its_witnesses_and_the_parts_are_apart():
