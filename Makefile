@@ -2,32 +2,48 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-FAST := tests --ignore=tests/browser $(foreach name,build bench deploy docs docs_commands docs_errors docs_site fuzz runtime ddp studies witnesses,--ignore=tests/test_$(name).py)
+FAST := tests --ignore=tests/browser --deselect=tests/kernels/test_isa.py::test_the_512_bit_code_in_narrower_instructions \
+	$(foreach name,test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site test_fuzz \
+	test_runtime test_ddp test_studies test_witnesses kernels/test_torch zoo/test_runtime,--ignore=tests/$(name).py)
+# A file is the work of one process, so that what its tests share is made once; tests/conftest.py has the order of files.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PARALLEL := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-browser lint bench docs sanitize clean
+.PHONY: demo test test-fast test-browser coverage lint style bench docs sanitize clean
 
 demo: $(INSTALLED)
 	$(BIN)/uotpool demo
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/browser
+# Types are checked meanwhile: mypy has one thread, and without its cache takes half a minute.
+test: style
+	$(BIN)/mypy & types=$$!; $(PARALLEL) --ignore=tests/browser; tests=$$?; wait $$types && exit $$tests
 
 # The library alone: no experiments, no compilers, exporters, documentation or fuzzing.
 test-fast: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(FAST)
+	$(PARALLEL) $(FAST)
+
+# Lines and branches that the tests run of each distribution, in all processes that end by themselves.
+coverage: $(READY)
+	COVERAGE_FILE=out/coverage/data $(BIN)/python -m coverage run -m pytest -n 2 --dist loadscope --ignore=tests/browser
+	COVERAGE_FILE=out/coverage/data $(BIN)/python -m coverage combine --quiet
+	for name in uotpool uotpool_experiments; do \
+		COVERAGE_FILE=out/coverage/data $(BIN)/python -m coverage report --include="*/src/$$name/*" --skip-covered; \
+	done
 
 # Pages in a real browser. Where there is none, each test is reported as skipped: not run.
 test-browser: $(READY)
 	sh tests/browser/install.sh
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
+	$(PYTEST) tests/browser
 
-lint: $(READY)
+lint: style
+	$(BIN)/mypy
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 bench: $(READY)
 	$(BIN)/python -m bench

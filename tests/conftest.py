@@ -6,6 +6,37 @@ import torch
 import uotpool
 from uotpool.backends.cpu.backend import CPU
 
+# The files that take longest, the longest first: one that began last would be waited for. The others are short.
+LONGEST = (
+    "tests/test_deploy.py",
+    "experiments/tests/runs/test_executors.py",
+    "experiments/tests/test_demo.py",
+    "experiments/tests/tasks/test_image_resume.py",
+    "experiments/tests/runs/test_sweep.py",
+    "tests/test_optimality.py",
+    "tests/test_runtime.py",
+    "tests/zoo/test_contract.py",
+    "experiments/tests/test_hostile.py",
+    "tests/kernels/test_torch.py",
+    "tests/test_bench.py",
+    "tests/test_build.py",
+    "tests/kernels/test_isa.py",
+    "tests/test_gradients.py",
+    "experiments/tests/tasks/test_mil.py",
+    "experiments/tests/test_figures.py",
+    "tests/kernels/test_against_reference.py",
+    "experiments/tests/datasets/test_graphs.py",
+    "tests/test_docs.py",
+    "experiments/tests/tasks/test_fingerprint.py",
+    "experiments/tests/test_explorer_server.py",
+    "tests/kernels/test_memory.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
 
 @pytest.fixture(autouse=True)
 def _checked_and_seeded():

@@ -117,17 +117,28 @@ def test_info_names_the_instruction_set():
     assert re.search(r"^  cpu +available \((\w+); usable here: baseline", cli.info(), re.MULTILINE)
 
 
+INFO = """
+import torch, uotpool
+print("imported", flush=True)
+from uotpool.cli import main
+try:
+    main(["info"])
+except SystemExit:
+    pass
+"""
+USE = "uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
+
+
 @needs_library
 def test_isa_from_the_environment():
-    assert "available (baseline;" in run(sys.executable, "-m", "uotpool", "info", UOTPOOL_ISA="baseline")
-    text = run(sys.executable, "-m", "uotpool", "info", UOTPOOL_ISA="sse9")
-    assert "UOTPOOL_ISA: expected one of 'baseline'" in text
-    assert "got 'sse9'" in text
+    assert "available (baseline;" in run(sys.executable, "-c", INFO, UOTPOOL_ISA="baseline")
     # The import passes, the first use says it.
-    script = "import uotpool, torch; print('imported'); uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
-    text = run(sys.executable, "-c", script, UOTPOOL_ISA="sse9")
+    text = run(sys.executable, "-c", INFO + USE, UOTPOOL_ISA="sse9")
     assert text.startswith("imported\n")
-    assert "ValueError: UOTPOOL_ISA" in text
+    said, _, raised = text.partition("Traceback")
+    assert "UOTPOOL_ISA: expected one of 'baseline'" in said
+    assert "got 'sse9'" in said
+    assert "ValueError: UOTPOOL_ISA" in raised
 
 
 @needs_library
@@ -162,7 +173,7 @@ def test_a_broken_library_is_a_reason_and_not_an_error(tmp_path):
 
 
 def test_a_missing_other_library_is_said_at_first_use():
-    text = run(sys.executable, "-m", "uotpool", "info", UOTPOOL_LIBRARY="nowhere/lib.so")
+    text = run(sys.executable, "-c", INFO, UOTPOOL_LIBRARY="nowhere/lib.so")
     assert "UOTPOOL_LIBRARY: got 'nowhere/lib.so'" in text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,30 +14,27 @@ pytest.importorskip("sklearn")
 
 import uotpool
 from bench import witnesses
+from bench.__main__ import main
 from bench.witnesses import KINDS, SETTINGS, TINY, Run, Sizes
 
 ROOT = Path(__file__).parent.parent
 COMMITTED = ROOT / "results" / "witnesses"
 
 
-def started(folder, *seeds):
-    command = [sys.executable, "-m", "bench", "witnesses", "--quick", "--out", str(folder), "--seeds", *seeds]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_it_runs_and_goes_on(tmp_path):
-    started(tmp_path, "0")
+def test_it_runs_and_goes_on(tmp_path, monkeypatch, capsys):
+    command = ["bench", "witnesses", "--quick", "--out", str(tmp_path), "--seeds", "0"]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
     path = tmp_path / "witnesses" / "runs.csv"
     first = path.read_text()
     assert {(r.kind, r.setting) for r in witnesses.read(path)} == {(k, s) for k in KINDS for s in SETTINGS}
     lines = first.splitlines(keepends=True)
     path.write_text("".join(lines[:-2]))  # killed before the last two
-    printed = started(tmp_path, "0")
+    capsys.readouterr()
+    main()
     assert path.read_text() == first
     table = witnesses.table(witnesses.read(path))
-    assert table in printed
+    assert table in capsys.readouterr().out
     assert table in path.with_name("README.md").read_text()
 
 

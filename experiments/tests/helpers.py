@@ -108,6 +108,27 @@ def wait_until(condition: Any, seconds: float, what: str) -> float:
     return time.monotonic() - start
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed so far; 0 of one that is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def check_they_end(pids: list[int], cpu: float) -> None:
+    """Within so many seconds of computing each, however little of the machine they are given."""
+    before = {pid: cpu_seconds(pid) for pid in pids}
+
+    def ended() -> bool:
+        for pid, start in before.items():
+            assert cpu_seconds(pid) - start <= cpu, f"process {pid} goes on"
+        return not any(map(alive, pids))
+
+    wait_until(ended, 60, "the end of all processes")
+
+
 # ---------------------------------------------------------------------------------------------------------
 # the toy task
 

@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from sklearn.datasets import load_digits
 from uotpool_experiments.cli import demo
 from uotpool_experiments.datasets import digits
-from uotpool_experiments.figures import bag_plans
+from uotpool_experiments.figures import FORMATS, bag_plans
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.spec import RunSpec
@@ -31,6 +31,8 @@ def test_demo(tmp_path, capsys):
     for name in demo.POOLINGS:
         assert any(line.startswith(f"  {name} ") and "±" in line for line in out.splitlines()), name
     assert "the 9s have" in out
+    drawn = {form: (tmp_path / "a" / f"{demo.FIGURE}.{form}").read_bytes() for form in FORMATS}
+    assert all(len(content) > 10_000 for content in drawn.values())
     assert str(tmp_path / "a" / "report.html") in out
     assert out.rstrip().endswith(demo.NEXT[-1])
     assert re.search(r"^  \S*uotpool explore: ", out, re.MULTILINE)
@@ -48,6 +50,7 @@ def test_demo(tmp_path, capsys):
     captured = capsys.readouterr()
     assert "0 runs to do, 35 done before" in captured.err
     assert captured.out == out
+    assert {form: (tmp_path / "a" / f"{demo.FIGURE}.{form}").read_bytes() for form in FORMATS} == drawn
 
 
 def test_members_are_the_rows_of_the_bags():

@@ -61,13 +61,13 @@ def needs(*datasets: str) -> None:
         ("priors", []),
         ("best-modules", []),
         ("ranks", []),
-        ("bag-plans", []),
         ("dynamics", ["MUTAG"]),
         ("rationality", ["MUTAG", "IMDB-BINARY"]),
         ("image-plans", []),
     ],
 )
 def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, monkeypatch):
+    """All but bag-plans, which the demo draws (test_demo)."""
     needs(*datasets)
     monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv(FOLDER, str(RESULTS))

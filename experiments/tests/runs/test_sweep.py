@@ -32,8 +32,8 @@ from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests.helpers import (
     FACTS,
-    alive,
     call,
+    check_they_end,
     children,
     is_worker,
     mil_spec,
@@ -53,6 +53,7 @@ folds = 4
 settings = {epochs = 12} # long enough that a signal comes in the middle
 """
 RUNS = 12
+SECONDS_TO_END = 5  # of CPU: a worker that hears nothing from its driver ends after its epoch
 
 
 def stored(path: Path) -> dict[str, tuple[Any, ...]]:
@@ -116,7 +117,7 @@ def test_a_sweep_that_is_stopped_and_killed_goes_on_and_repeats_nothing(tmp_path
     assert "stopped; the same command continues from here" in err
     assert f"{RUNS} runs to do, 0 done before; core-hours, estimated: unknown" in err
     assert "Traceback" not in err
-    wait_until(lambda: not any(map(alive, family)), 60, "the end of all processes")
+    check_they_end(family, SECONDS_TO_END)
     check_whole(path)
     first = stored(path)
     assert 2 <= len(first) < RUNS
@@ -128,7 +129,7 @@ def test_a_sweep_that_is_stopped_and_killed_goes_on_and_repeats_nothing(tmp_path
     family = driver.family()
     driver.process.kill()
     driver.process.wait()
-    wait_until(lambda: not any(map(alive, family)), 60, "the end of all processes")
+    check_they_end(family, SECONDS_TO_END)
     _, _, err = driver.end()
     assert f"{RUNS - len(first)} runs to do, {len(first)} done before" in err
     check_whole(path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+from functools import lru_cache
+from typing import Any
 
 import pytest
 from uotpool_experiments.tasks import fingerprint as module
@@ -57,9 +59,32 @@ def forget():
     module._statements.cache_clear()
 
 
+def once_for_each_text(function):
+    """A function of the name of a module that reads only its text, and so need not read one text twice."""
+    known: dict[str, Any] = {}
+
+    def of_text(name):
+        text = module._path(name).read_text()
+        if text not in known:
+            known[text] = function.__wrapped__(name)
+        return known[text]
+
+    of_text.cache_clear = lambda: None
+    return of_text
+
+
+PARSED = {
+    "_tree": once_for_each_text(module._tree),
+    "_statements": once_for_each_text(module._statements),
+    "_cpp_code": lru_cache(maxsize=None)(module._cpp_code),
+}
+
+
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
     copied = Sources(tmp_path)
+    for name, function in PARSED.items():
+        monkeypatch.setattr(module, name, function)
     for name, path in copied.packages.items():
         monkeypatch.setitem(module.PACKAGES, name, path)
     yield copied

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from multiprocessing import get_context
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from uotpool_experiments.tasks.graph import contrast, resume, supervised, task
 from uotpool_experiments.tasks.graph.task import GraphClassification
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
+from experiments.tests.forked import CONTEXT
 from experiments.tests.helpers import numbers, quiet
 from experiments.tests.tasks.test_graph_task import rings_and_stars
 
@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch, protocol, pooling, settings
         whole = run(protocol, pooling, settings)
         after, folder = 2, tmp_path / "killed"
         arguments = (protocol, pooling, settings, after, str(folder))
-        killed = get_context("spawn").Process(target=run_and_die, args=arguments)
+        killed = CONTEXT.Process(target=run_and_die, args=arguments)
         killed.start()
         killed.join(300)
         assert killed.exitcode == -signal.SIGKILL

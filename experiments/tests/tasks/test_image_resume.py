@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import zlib
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from uotpool_experiments.tasks.image.settings import Settings
 from uotpool_experiments.tasks.image.task import ImageClassification
 from uotpool_experiments.tasks.spec import Result, RunSpec
 
+from experiments.tests.forked import CONTEXT, METHOD
 from experiments.tests.helpers import numbers, quiet
 from tests import tolerances as tol
 
@@ -73,7 +73,7 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch, recipe, protocol, after):
     monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path / "whole"))
     whole = run(recipe, protocol)
     folder = tmp_path / "killed"
-    killed = get_context("spawn").Process(target=run_and_die, args=(recipe, protocol, after, str(folder)))
+    killed = CONTEXT.Process(target=run_and_die, args=(recipe, protocol, after, str(folder)))
     killed.start()
     killed.join(300)
     assert killed.exitcode == -signal.SIGKILL
@@ -93,8 +93,7 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch, recipe, protocol, after):
 def test_two_processes_do_not_train_stage_one_twice(tmp_path):
     """The second waits for the first, and takes what it made."""
     counts = [tmp_path / "0", tmp_path / "1"]
-    context = get_context("spawn")
-    started = [context.Process(target=count_epochs, args=(path, str(tmp_path / "both"))) for path in counts]
+    started = [CONTEXT.Process(target=count_epochs, args=(path, str(tmp_path / "both"))) for path in counts]
     for process in started:
         process.start()
     for process in started:
@@ -169,7 +168,7 @@ def process(rank: int, folder: str) -> None:
 @needs_gloo
 def test_two_processes_train_like_one(tmp_path):
     """2 x 32 images give what 64 give."""
-    torch.multiprocessing.spawn(process, (str(tmp_path),), nprocs=2)
+    together(process, str(tmp_path))
     first, second = (torch.load(tmp_path / f"{rank}.out") for rank in range(2))
     (tmp_path / "alone").mkdir()
     alone = train_tail(tmp_path / "alone")
@@ -199,14 +198,22 @@ def torchrun(rank: int, folder: str, port: int, poolings: str) -> None:
     assert ended.value.code == 0
 
 
+def together(function: Any, *arguments: Any) -> None:
+    """The function in two processes, each with its number before the arguments."""
+    torch.multiprocessing.start_processes(function, arguments, nprocs=2, start_method=METHOD)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @needs_gloo
 def test_the_command_under_torchrun(tmp_path):
     """The first process keeps the runs and shows them; the same command again finds them done."""
     for poolings in ("mean,uotp-sinkhorn", "uotp-sinkhorn"):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        torch.multiprocessing.spawn(torchrun, (str(tmp_path), port, poolings), nprocs=2)
+        together(torchrun, str(tmp_path), free_port(), poolings)
         assert "uotp-sinkhorn" in (tmp_path / "0.txt").read_text()
         assert (tmp_path / "1.txt").read_text() == ""
     rows = Store(tmp_path / "runs.sqlite", readonly=True).rows()
@@ -231,11 +238,8 @@ def fail_alone(rank: int, folder: str, port: int) -> None:
 @needs_gloo
 def test_a_process_that_fails_alone_ends_all(tmp_path):
     """The first waits for it in the middle of a step."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with pytest.raises(torch.multiprocessing.ProcessExitedException, match="exit code 1"):
-        torch.multiprocessing.spawn(fail_alone, (str(tmp_path), port), nprocs=2)
+        together(fail_alone, str(tmp_path), free_port())
     said = (tmp_path / "1.err").read_text()
     assert said.startswith("process 1 of 2: image/digits mean")
     assert "cannot read it" in said

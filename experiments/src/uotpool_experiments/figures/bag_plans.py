@@ -30,9 +30,10 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     first = next(iter(fitted.values()))
     positive = [b for b in range(len(first.test)) if first.test.y[b]]
     chosen = max(positive, key=lambda b: int(first.test.sizes[b]))  # the first of the largest
-    members = [digits.members()[bag] for bag in first.parts.test]
-    images, targets = members[chosen], _targets(members[chosen])
-    data = load_digits()
+    data, bags = load_digits(), digits.members()
+    members = [bags[bag] for bag in first.parts.test]
+    nines = [[i for i, image in enumerate(bag) if data.target[image] == digits.TARGET] for bag in members]
+    images, targets = members[chosen], nines[chosen]
 
     size: dict[str, Any] = {"figsize": (2.6 + 0.5 * len(images), 8.6), "layout": "constrained", "sharex": True}
     figure, axes = plt.subplots(1 + len(fitted), 1, height_ratios=[1.1, *[3.2] * len(fitted)], **size)
@@ -48,8 +49,8 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
         heats.append(ax.imshow(share[:, order].T.numpy(), cmap="viridis", aspect="auto", origin="lower"))
         _votes(ax, int((vote[order] < 0).sum()), len(order))
         ax.set_title(f"{LABELS[solver]}: probability of a {digits.TARGET} is {chance:.2f}", fontsize=10)
-        voting = [_share_of_targets(shares[b][:, vote > 0], members[b]) for b in (chosen, *positive)]
-        uniform = statistics.mean(len(_targets(members[b])) / len(members[b]) for b in positive)
+        voting = [_share_of_rows(shares[b][:, vote > 0], nines[b]) for b in (chosen, *positive)]
+        uniform = statistics.mean(len(nines[b]) / len(members[b]) for b in positive)
         words.append(
             f"{LABELS[solver]}: in features that vote for a {digits.TARGET}, the {digits.TARGET}s have "
             f"{voting[0]:.0%} of the mass in this bag ({len(targets)} of {len(images)} samples), and "
@@ -94,14 +95,9 @@ def _plans(found: training.Fitted) -> tuple[list[Tensor], list[float], float]:
     return shares, chances, float(plan_stats(P, ptr=test.ptr).divergence.mean())
 
 
-def _targets(images: list[int]) -> list[int]:
-    """Places of the 9s in a bag."""
-    return [i for i, image in enumerate(images) if load_digits().target[image] == digits.TARGET]
-
-
-def _share_of_targets(share: Tensor, images: list[int]) -> float:
-    """How much of the mass of some features is on the 9s."""
-    return float(share[_targets(images)].sum() / share.sum())
+def _share_of_rows(share: Tensor, rows: list[int]) -> float:
+    """How much of the mass of some features is on these samples of a bag."""
+    return float(share[rows].sum() / share.sum())
 
 
 def _strip(ax: Axes, images: Tensor) -> None:
