@@ -25,7 +25,7 @@ def test_a_stock_gin_with_our_readout_learns(solver):
 def test_the_example_runs_on_mutag(capsys):
     if not status("MUTAG").present:
         pytest.skip(f"MUTAG is not at hand: {status('MUTAG').where}")
-    result = main(["--epochs", "15"])
+    result = main(["--epochs", "30"])
     assert result > 0.7  # two thirds are of one class
     assert "MUTAG, readout uot" in capsys.readouterr().out
-    assert main(["--epochs", "15"]) == result
+    assert main(["--epochs", "30"]) == result
