@@ -83,7 +83,7 @@ def test_convergence(session):
 
 
 def test_the_committed_measurements_say_what_the_documentation_quotes():
-    page = " ".join((ROOT / "docs/published-algorithms.md").read_text().split())  # wherever its lines are broken
+    page = " ".join((ROOT / "docs/published-algorithms.md").read_text().split())  # however its lines break
     lines = [line for line in stability.summary(committed("stability")) if line["X"] == stability.UNIT]
     (published,) = (line for line in lines if (line["solver"], line["formulation"]) == ("sinkhorn", "paper"))
     assert "2 cells with NaN or infinity, 98 with another mass" in page

@@ -30,7 +30,7 @@ from uotpool_experiments.tasks.spec import Result
 
 from experiments.tests import kills
 from experiments.tests.datasets import helpers as files
-from experiments.tests.helpers import FACTS, mil_spec
+from experiments.tests.helpers import FACTS, command, mil_spec
 from experiments.tests.text_table import text_table
 from uotpool.cli import OF_EXPERIMENTS, main, make_parser
 from uotpool.plaintext import visible
@@ -451,12 +451,6 @@ def test_a_number_beyond_float32_is_refused(tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------
 # the end of the command
-
-
-def command(*words: str) -> list[str]:
-    # Where tests run in the background, a new process ignores Ctrl-C.
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    return [sys.executable, "-c", f"{heed}; from uotpool_command import main; main()", *words]
 
 
 def test_a_pipe_that_is_closed_ends_it_quietly():

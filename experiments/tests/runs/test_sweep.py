@@ -35,6 +35,7 @@ from experiments.tests.helpers import (
     call,
     check_they_end,
     children,
+    command,
     is_worker,
     mil_spec,
     quiet,
@@ -83,10 +84,10 @@ class Driver:
     """`uotpool sweep` in a process of its own, as from a terminal: the leader of a group."""
 
     def __init__(self, file: Path, store: Path) -> None:
-        command = [sys.executable, "-m", "uotpool", "sweep", str(file), "--workers", "2", "--store", str(store)]
+        argv = command("sweep", str(file), "--workers", "2", "--store", str(store))
         env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
         )
 
     def workers(self) -> list[int]:
