@@ -4,6 +4,6 @@ One file for each measurement, of its name: the first line says what it measures
 rows, and `summary(rows)`, where there is one, what is printed of them. `report.py` makes CSV files and text.
 
 A figure of speed is a ratio of two times (or sizes) from one run on one machine, with the candidates taken in
-turns, so that noise hits all alike. What runs here is checked against the reference first: a wrong answer is
-never timed.
+turns, so that noise hits all alike. The kernels are checked against the reference first where they are timed
+alone: a wrong answer is never timed. Whole training steps (mil, graph, swap, svm) are not checked.
 """

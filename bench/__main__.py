@@ -53,14 +53,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         default=None,
-        help="where CSV files and pictures go (default: out/bench, but witnesses goes on with the runs in "
-        "results/witnesses)",
+        help="where CSV files, pictures and the runs of witnesses go (default: out/bench)",
     )
     parser.add_argument(
         "--renew",
         action="store_true",
-        help="write the pictures and the table of docs/ instead, and the CSV files in results/bench that "
-        "`uotpool figure` draws",
+        help="write the pictures and the table of docs/ instead, and the files in results/ behind them",
     )
     return parser
 
@@ -81,7 +79,6 @@ def make_session(parser: argparse.ArgumentParser, args: argparse.Namespace) -> S
         compile=args.compile or ("none" if args.quick else "some"),
         out=args.out or Path("out/bench"),
         renew=args.renew,
-        kept=None if args.quick or args.out is not None else machine.ROOT / "results",
         seeds=tuple(args.seeds or (range(1) if args.quick else range(5))),
     )
 

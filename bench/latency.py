@@ -99,16 +99,16 @@ def native_call(pool: UOTPooling, X: torch.Tensor) -> Call:
     loaded = library.load()
     assert loaded is not None
     data = X.detach()
-    weights = torch.stack([w.detach() for w in pool.weights() if w is not None])
+    raw = {f"raw_{name}": parameter.detach() for name, parameter in pool.raw_weights().items()}
     out = torch.empty(SIZE[0], SIZE[2])
     B, N, D = SIZE
-    sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1}
-    arrays = {"X": data.data_ptr(), "weights": weights.data_ptr(), "out": out.data_ptr()}
+    sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1, "raw_length": pool.K}
+    arrays = {"X": data.data_ptr(), "out": out.data_ptr()} | {name: t.data_ptr() for name, t in raw.items()}
     call = ctypes.byref(library.Call(solver=library.SOLVERS[pool.options.solver.name], **sizes, **arrays))
     library.check(loaded.uotpool_forward(call))
     torch.testing.assert_close(out, pool(X).detach())
 
-    def forward(kept: tuple[torch.Tensor, ...] = (data, weights, out)) -> object:
+    def forward(kept: tuple[torch.Tensor, ...] = (data, out, *raw.values())) -> object:
         return loaded.uotpool_forward(call)  # reads and writes what `kept` keeps alive
 
     return forward

@@ -25,7 +25,6 @@ class Session:
     compile: str  # at which sizes torch.compile is timed: "some", "all", "none"
     out: Path  # the folder of what is written
     renew: bool = False  # what the documentation shows is written instead: the pictures and tables of docs/
-    kept: Path | None = None  # the folder of runs that are gone on with; without one, `out`
     seeds: tuple[int, ...] = (0,)  # of what trains models
 
     @property
@@ -35,8 +34,8 @@ class Session:
 
     @property
     def runs(self) -> Path:
-        """Where runs are kept, and gone on with: the committed ones, unless a folder was given."""
-        return self.kept or self.out
+        """Where runs are kept, and gone on with."""
+        return ROOT / "results" if self.renew else self.out
 
     @property
     def sizes(self) -> tuple[tuple[int, int, int], ...]:

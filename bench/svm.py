@@ -22,7 +22,7 @@ NOTE = (
     "as make_pipeline(StandardScaler(), GridSearchCV(LinearSVC(dual=False), ...)), which stops at 1000 "
     "iterations. One thread"
 )
-EVALUATION, CANDIDATE, PEER = "evaluation", "experiments.graph.svm", "scikit-learn"
+EVALUATION, CANDIDATE, PEER = "evaluation", "tasks/graph/svm.py", "scikit-learn"
 
 
 def measure(session: Session) -> list[Comparison]:

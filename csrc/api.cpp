@@ -83,14 +83,17 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
         return UOTPOOL_BAD_ARGUMENT;
     if (c.raw_length > 0 && (c.weights || c.dweights))
         return UOTPOOL_BAD_ARGUMENT;
-    if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (c.raw_length == 0 && !c.weights))
-        return UOTPOOL_NULL_POINTER;
-    for (int64_t row = 0; row < sizes.weights; ++row) {
-        if (c.raw_length > 0 ? !c.raw[row] : c.draw[row] != nullptr)
+    for (int64_t row = 0; row < 4; ++row) {
+        const bool given = c.raw_length > 0 && row < sizes.weights;
+        if (!given && (c.raw[row] || c.draw[row]))
+            return UOTPOOL_BAD_ARGUMENT;
+        if (given && !c.raw[row])
             return UOTPOOL_NULL_POINTER;
         if (!aligned(c.raw[row], sizes.item) || !aligned(c.draw[row], sizes.item))
             return UOTPOOL_MISALIGNED;
     }
+    if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (c.raw_length == 0 && !c.weights))
+        return UOTPOOL_NULL_POINTER;
     const bool some = c.head == UOTPOOL_POOLED ? c.B > 0 : c.M > 0;
     if (some && (backward ? !c.dout : !c.out))
         return UOTPOOL_NULL_POINTER;

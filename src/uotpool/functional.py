@@ -12,8 +12,6 @@ from uotpool.inputs import Modules, Weight, as_sets, log_priors, resolve_weights
 from uotpool.problem import Problem, SolverInput, Weights
 from uotpool.solvers import REGULARIZERS, SOLVERS, certificate
 
-Alphas = tuple[float | Tensor, float | Tensor, float | Tensor]
-
 
 def uot_plan(
     X: Tensor,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from tests.kernels.harness import dense, rand
 from uotpool import UOTPooling, backends, explain_impl, resolve_impl, uot_plan, uot_pool
 from uotpool.backends.cpu import ops
 from uotpool.backends.cpu.backend import CPU
+from uotpool.solvers import SOLVERS as SOLVERS_IN_TORCH
 
 X = dense(2, 6, 5).X
 LOW = {torch.float16: tol.F16, torch.bfloat16: tol.BF16}
@@ -185,3 +188,29 @@ def test_more_modules_than_the_kernels_take_are_named():
     auto = backends.solver_options("sinkhorn", K, "exact", None, None, "auto")
     assert backends.choose(X, K, auto).name == "reference"
     assert backends.choose(X, K - 1, auto).name == "cpu"
+
+
+def test_a_solver_without_a_kernel_runs_in_torch(monkeypatch):
+    mine = dataclasses.replace(SOLVERS_IN_TORCH["sinkhorn"], name="mine")
+    monkeypatch.setitem(SOLVERS_IN_TORCH, "mine", mine)
+    assert torch.equal(uot_pool(X, 1.0, 1.0, 1.0, solver="mine"), uot_pool(X, 1.0, 1.0, 1.0, impl="reference"))
+    assert explain_impl(X, "mine") == "reference; cpu has no kernel for solver='mine'"
+
+
+@pytest.mark.parametrize("name", ["p0", "q0"])
+def test_a_prior_on_another_device_is_refused(name):
+    """Its address would be read as one of this machine's memory."""
+    pool = UOTPooling(5, **{name: Elsewhere()}).double()
+    with pytest.raises(ValueError, match=rf"{name}: expected the device of X \(cpu\), got meta"):
+        pool(X)
+
+
+class Elsewhere(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x if x.dim() == 2 else x[..., :1]).to("meta")
+
+
+def test_a_scale_in_traced_code_is_refused_for_named_kernels():
+    traced = torch.compile(UOTPooling(5, start="mean", impl="cpu").double(), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match='"cpu" does not pool with a scale'):
+        traced(X)

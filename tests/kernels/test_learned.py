@@ -10,7 +10,8 @@ from torch.func import functional_call
 from tests import tolerances as tol
 from tests.cases import SOLVERS
 from tests.kernels.harness import rand, randn
-from uotpool import UOTPooling, backends
+from uotpool import UOTPool2d, UOTPooling, backends
+from uotpool.backends.cpu import pieces
 from uotpool.problem import FLOOR, LearnedWeights
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
@@ -112,3 +113,86 @@ def test_parameters_of_another_precision_are_converted():
     assert isinstance(pool._weights_for(X), Tensor)
     assert pool(X).dtype == torch.float64
     assert (pool(X) - pool(X.float())).abs().max() <= tol.F32
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_parameter_of_another_length_is_refused_by_name(length):
+    """The library trusts that all are of one length."""
+    pool, X = layer("sinkhorn"), rand(2, 3, 4)
+    with pytest.raises(ValueError, match=r"raw_alpha2: expected a parameter of shape \(4,\), got a float64"):
+        functional_call(pool, {"raw_alpha2": torch.zeros(length, dtype=X.dtype)}, (X,))
+    pool.raw_alpha1 = torch.nn.Parameter(torch.zeros(length, dtype=X.dtype))
+    with pytest.raises(ValueError, match="raw_alpha1: expected a parameter of shape"):
+        pool(X)
+    pool = layer("sinkhorn")
+    pool.K = 8
+    with pytest.raises(ValueError, match="K: expected 4, for which the layer was made, got 8"):
+        pool(X)
+
+
+class Identity(torch.nn.Module):
+    def forward(self, raw: Tensor) -> Tensor:
+        return raw
+
+
+def test_parameters_that_the_module_does_not_hold_itself():
+    """A parametrization takes them away, as does the replica of a data parallel model."""
+    X = rand(2, 3, 4)
+    pool = layer("sinkhorn", start="mean")
+    with torch.no_grad():
+        pool.scale.fill_(0.7)
+    want, weights = pool(X), pool.weights()
+    for name in ("raw_alpha0", "scale"):
+        torch.nn.utils.parametrize.register_parametrization(pool, name, Identity())
+    assert torch.equal(pool.weights().alpha0, weights.alpha0)
+    assert (pool(X) - want).abs().max() <= tol.F64
+
+
+@each_sharing
+def test_long_batches_go_in_pieces_to_the_same_bits(shared, monkeypatch):
+    results = []
+    for work in (pieces.FIRST_WORK, 64):
+        monkeypatch.setattr(pieces, "FIRST_WORK", work)
+        torch.manual_seed(0)
+        results.append(learned(layer("badmm-q", shared=shared, impl="cpu"), rand(20, 3, 4), by_torch=False))
+    for one, cut in zip(*results, strict=True):
+        assert torch.equal(one, cut)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 4, 4, 4)])
+def test_hooks_on_saved_tensors(shape):
+    """They may hand back other strides, but not another tensor."""
+    pool = (
+        layer("sinkhorn", impl="cpu") if len(shape) == 3 else UOTPool2d(4, 2, dtype=torch.float64, impl="cpu")
+    )
+    X = rand(*shape).requires_grad_()
+    (want,) = torch.autograd.grad(pool(X).square().sum(), X)
+    for change in (lambda t: t.mT.contiguous().mT if t.dim() > 1 else t, lambda t: t.clone()):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, change):
+            y = pool(X).square().sum()
+        (got,) = torch.autograd.grad(y, X)
+        assert torch.equal(got, want)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.half()):
+        y = pool(X)
+    with pytest.raises(RuntimeError, match="saved_tensors_hooks: expected the tensor that was saved"):
+        y.backward(torch.ones_like(y))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 4, 4, 4)])
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # by torch itself
+def test_compiled_autograd(shape):
+    """It traces the backward of an eager call; a `dout` of strides 0 was read after it was freed."""
+    pool = (
+        layer("sinkhorn", impl="cpu") if len(shape) == 3 else UOTPool2d(4, 2, dtype=torch.float64, impl="cpu")
+    )
+    X = rand(*shape).requires_grad_()
+    (want,) = torch.autograd.grad(pool(X).sum(), X)
+    loss = pool(X).sum()
+
+    def backward() -> None:
+        loss.backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(backward, backend="eager")()
+    assert X.grad is not None
+    assert (X.grad - want).abs().max() <= tol.F64

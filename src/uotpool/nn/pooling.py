@@ -107,6 +107,7 @@ class UOTPooling(WeightedPooling):
         scale = None if start is None else nn.Parameter(torch.zeros((), device=device, dtype=dtype))
         self.scale: nn.Parameter | None
         self.register_parameter("scale", scale)
+        self._scaled = scale is not None
 
     def _check_start(self, start: str) -> None:
         checks.one_of("start", start, ("mean",))
@@ -144,6 +145,7 @@ class UOTPooling(WeightedPooling):
         logits = prior(total if isinstance(prior, FeaturePrior) else total.to(dtype))
         accepted = f"a module that returns floating logits of shape {tuple(total.shape)}"
         checks.floating("p0", logits, accepted)
+        checks.same_device("p0", logits, rows)
         if logits.shape != total.shape:
             checks.fail("p0", accepted, logits)
         return logits.to(rows.dtype).log_softmax(-1)
@@ -154,6 +156,7 @@ class UOTPooling(WeightedPooling):
         samples = rows.shape[:-1]
         accepted = f"a module that returns floating logits of shape {(*samples, 1)}"
         checks.floating("q0", logits, accepted)
+        checks.same_device("q0", logits, rows)
         if logits.shape not in (samples, (*samples, 1)):
             checks.fail("q0", accepted, logits)
         logits = logits.to(rows.dtype).reshape(*samples, 1)
@@ -230,8 +233,8 @@ class UOTPooling(WeightedPooling):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _scale(self, rows: Tensor) -> Tensor | None:
-        scale = self._parameters["scale"]  # twenty times as fast as `self.scale` where that is None
-        return None if scale is None else scale.to(rows)
+        # Where there is none, this is twenty times as fast as to ask for `self.scale`.
+        return self.scale.to(rows) if self._scaled else None  # type: ignore[union-attr]
 
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ class WeightedPooling(Pooling):
                 raise ValueError(f"init: expected names among the learned weights {learned}, got {name!r}")
         modules: Any = self.K
         length = 1 if shared or modules in ("converged", 0) else modules
+        self._learned = frozenset(learned)
+        self._raw_shape = torch.Size((length,))
         self._init = {name: _inverse(name, value, length) for name, value in (init or {}).items()}
         for name, value in given.items():
             if name in learned:
@@ -81,8 +83,10 @@ class WeightedPooling(Pooling):
                     raw.normal_(0.0, 0.1)
 
     def raw_weights(self) -> dict[str, nn.Parameter]:
-        """The parameters behind the learned weights."""
-        return {n: self._parameters[f"raw_{n}"] for n in self._names if f"raw_{n}" in self._parameters}  # type: ignore[misc]
+        """Return the parameters behind the learned weights."""
+        # By attribute and not from `_parameters`, where a parametrization or the replica of a data parallel
+        # model does not have them.
+        return {name: getattr(self, f"raw_{name}") for name in self._names if name in self._learned}
 
     def weights(self) -> Weights:
         """The weights in force, (K,) each (one value for K="converged"), in at least float32."""
@@ -91,30 +95,43 @@ class WeightedPooling(Pooling):
     def _values(self) -> dict[str, Tensor]:
         length = 1 if self.K == "converged" else self.K
         raw = self.raw_weights()
+        for name, parameter in raw.items():
+            if parameter.shape != self._raw_shape:
+                checks.fail(f"raw_{name}", f"a parameter of shape {tuple(self._raw_shape)}", parameter)
+        if raw and self._raw_shape[0] not in (1, length):
+            checks.fail("K", f"{self._raw_shape[0]}, for which the layer was made", self.K)
         values = {
             name: positive(raw[name]) if name in raw else self._fixed_weight(name) for name in self._names
         }
         return {name: value.expand(length) for name, value in values.items()}
 
     def _fixed_weight(self, name: str) -> Tensor:
-        fixed = self._buffers.get(name)
-        return torch.ones(()) if fixed is None else fixed  # none at K = 0: no module reads it
+        if self.K == 0 and name not in self._buffers:
+            return torch.ones(())  # no module reads it
+        return cast(Tensor, getattr(self, name))
 
     def _weights_for(self, like: Tensor) -> Tensor | LearnedWeights:
-        """The weights of a problem with this X. If all are learned, they are left to the backend to compute."""
+        """Return the weights of a problem with this X; the parameters, if the backend can begin with these.
+
+        It can if all weights are learned, in the dtype and on the device of X.
+        """
         raw = tuple([self._parameters.get(name) for name in self._raw_names])
-        dtype, on_cpu = like.dtype, like.is_cpu
+        dtype, on_cpu, shape = like.dtype, like.is_cpu, self._raw_shape
         for parameter in raw:
             if (
                 parameter is None
                 or parameter.dtype != dtype
+                or parameter.shape != shape  # the library trusts it
                 or not ((on_cpu and parameter.is_cpu) or parameter.device == like.device)
             ):
                 return torch.stack([value.to(like) for value in self._values().values()])
-        return LearnedWeights(raw, 1 if self.K == "converged" else self.K)  # type: ignore[arg-type] # none is None
+        K = 1 if self.K == "converged" else self.K
+        if shape[0] not in (1, K):
+            self._values()  # raises
+        return LearnedWeights(raw, K)  # type: ignore[arg-type] # none is None
 
     def _weight_rows(self, like: Tensor) -> Tensor:
-        """The weights as rows of one tensor, in the dtype and on the device of `like`."""
+        """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""
         weights = self._weights_for(like)
         return weights.rows() if isinstance(weights, LearnedWeights) else weights
 

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 from uotpool.backends.base import Backend, SolverOptions, Windows
-from uotpool.backends.cpu import calls, library, ops, windows
+from uotpool.backends.cpu import (
+    calls,
+    library,
+    operators,  # noqa: F401 # registers what compilers and exporters see
+    ops,
+    windows,
+)
 from uotpool.backends.reference import REFERENCE
 from uotpool.problem import Problem
 
@@ -25,6 +31,8 @@ class CpuBackend(Backend):
             return 'has the K modules of formulation="exact" only, got K="converged"'
         if options.formulation != "exact":
             return f'has the K modules of formulation="exact" only, got formulation={options.formulation!r}'
+        if options.solver.name not in library.SOLVERS:
+            return f"has no kernel for solver={options.solver.name!r}"
         return ""
 
     def refuses_input(self, X: Tensor) -> str:
@@ -39,20 +47,27 @@ class CpuBackend(Backend):
         if problem.scale is None:
             return ops.solve(problem, options.solver.name)
         if torch.compiler.is_compiling():  # `_pool_scaled` looks at values
+            if options.impl == self.name:
+                raise ValueError(
+                    'impl: "cpu" does not pool with a scale (start="mean") in traced code: torch.compile and '
+                    'torch.export; use "auto", which takes the reference there, or "reference"'
+                )
             return REFERENCE.pool(problem, options)
         return self._pool_scaled(problem, options)
 
     def _pool_scaled(self, problem: Problem, options: SolverOptions) -> Tensor:
-        """X pooled by the plan of scale * X: the kernels pool what the plan is of, so they only give the plan.
+        """Pool X by the plan of scale * X. The kernels pool what the plan is of, so they only give the plan.
 
-        A set in which the mass of a feature is lost to underflow is solved again in the log domain.
+        If the mass of a feature of some set is lost to underflow, or not a number, the whole batch is solved
+        again in the log domain, and that set taken from there.
         """
         X, sets = problem.X, problem.sets
         P = self.plan(problem, options)
         mass = sets.sum_n(P)  # u
         least = torch.finfo(X.dtype).tiny / torch.finfo(X.dtype).eps  # above, the shares have all their digits
-        lost = ~(mass.detach() > least).all(-1, keepdim=True)  # s; also a set that is empty, or has NaN
-        y = sets.squeeze(sets.sum_n(X * P) / torch.where(lost, 1.0, mass))
+        small = ~(mass.detach() > least).all(-1, keepdim=True)  # s
+        y = sets.squeeze(sets.sum_n(X * P) / torch.where(small, 1.0, mass))
+        lost = small & (sets.count(X) > 0) if bool(small.any()) else small  # an empty set pools to 0
         if not bool(lost.any()):
             return y
         return torch.where(sets.squeeze(lost), REFERENCE.pool(problem, options), y)

@@ -153,7 +153,7 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
     if pieces.is_short(M * a_row, num_sets):
         library.check(getattr(native(), name)(call))
         return
-    carry = torch.empty(4 * K, dtype=torch.float64)  # lives until the last piece is done
+    carry = torch.empty(4 * K, dtype=torch.float64, device="cpu")  # lives until the last piece is done
     extra = (carry.data_ptr(),) if name == "uotpool_backward" else ()
     function = getattr(native(), f"{name}_bags")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import warnings
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
@@ -41,7 +42,9 @@ class Call(ctypes.Structure):
 
 # From all fields in their order, 0 for no array, to the bytes of a `Call`, which are passed in place of a
 # pointer: making the object itself takes longer than a small solve.
-pack = struct.Struct(f"{len(Call._fields_)}q").pack
+_CALL = struct.Struct(f"{len(Call._fields_)}q")
+assert _CALL.size == ctypes.sizeof(Call)  # pointers have 64 bits
+pack = _CALL.pack
 
 
 class WindowCall(ctypes.Structure):
@@ -70,7 +73,7 @@ _SIGNATURES: dict[str, tuple[type, list[type]]] = {
     "uotpool_group": (c_int, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
-_AGAIN = "install uotpool once more from its source: pip install --force-reinstall --no-deps"
+_AGAIN = "install uotpool once more from the folder of its source: pip install --force-reinstall --no-deps ."
 _BUILD_ERROR = Path(__file__).parent / "build_error.txt"  # CMakeLists.txt writes it
 
 
@@ -170,6 +173,8 @@ def _start() -> tuple[ctypes.CDLL | None, str, str]:
     path = Path(other or Path(__file__).parent / "libuotpool_native.so")
     library, reason = _open(path) if other or path.exists() else (None, _not_built())
     if library is None:
+        if path.exists() and not other:
+            warnings.warn(f"uotpool works without its CPU kernels, much slower: {reason}", stacklevel=2)
         return None, reason, f"UOTPOOL_LIBRARY: got {other!r}: {reason}" if other else ""
     name = os.environ.get("UOTPOOL_ISA")
     if name:

@@ -14,6 +14,7 @@ from uotpool import checks
 from uotpool.backends.cpu import calls, library
 from uotpool.backends.cpu.calls import DTYPES, MOST_MODULES, Arguments, plain
 from uotpool.backends.cpu.ops import by_operator, refuse, save, saved
+from uotpool.solvers import SOLVERS
 
 _problem = (
     "Tensor X, Tensor? ptr, Tensor? order, SymInt N, Tensor? log_p0, Tensor? log_q0, Tensor weights, "
@@ -41,7 +42,7 @@ def _validated(p: Arguments) -> Arguments:
         and p.solver in library.SOLVERS
         and p.weights is not None
         and p.weights.dim() == 2
-        and p.weights.shape[0] == (3 if p.solver == "sinkhorn" else 4)
+        and p.weights.shape[0] == len(SOLVERS[p.solver].weights)
         and 1 <= p.weights.shape[1] <= MOST_MODULES
         and (p.log_p0 is None or p.log_p0.shape in ((D,), (p.num_sets, D)))
         and (p.log_q0 is None or p.log_q0.shape == (M,))
@@ -132,7 +133,7 @@ def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     wanted = [bool(ctx.needs_input_grad[i]) for i in (0, 4, 5, 6)]
-    dX, dp, dq, dw = by_operator(dout, saved(ctx), wanted)
+    dX, dp, dq, dw = by_operator(dout, saved(ctx, ctx.saved_tensors), wanted)
     return dX, None, None, None, dp, dq, dw, None, None, None
 
 

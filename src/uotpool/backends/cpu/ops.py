@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from uotpool import checks
 from uotpool.backends.cpu import calls
 from uotpool.backends.cpu.calls import Arguments, all_eager, all_plain, plain
 from uotpool.problem import LearnedWeights, Problem
 from uotpool.sets import DenseSets, RaggedSets, Sets
 
+SOFTPLUS_LINEAR = 20.0  # above, torch takes a softplus for its argument
 Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
 
 
@@ -105,15 +107,36 @@ def _grouping(X: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, int]
 
 def save(ctx: Any, p: Arguments) -> None:
     raw = () if p.learned is None else p.learned.raw
-    ctx.save_for_backward(p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *raw)
+    keep(ctx, p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *raw)
     ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K
 
 
-def saved(ctx: Any) -> Arguments:
-    X, ptr, order, log_p0, log_q0, weights, *raw = ctx.saved_tensors
+def keep(ctx: Any, *tensors: Tensor | None) -> None:
+    """Save tensors for `kept`."""
+    ctx.save_for_backward(*tensors)
+    ctx.kinds = [None if t is None else (t.shape, t.dtype) for t in tensors]
+
+
+def kept(ctx: Any) -> tuple[Tensor | None, ...]:
+    """Return the saved tensors of an eager call, whose memory the library may read as it was saved.
+
+    A hook on saved tensors (offloading, compression) can hand back others.
+    """
+    tensors = ctx.saved_tensors
+    for t, kind in zip(tensors, ctx.kinds, strict=True):
+        if t is not None and ((t.shape, t.dtype) != kind or not t.is_cpu):
+            raise RuntimeError(
+                f"saved_tensors_hooks: expected the tensor that was saved, {kind[1]} of shape "
+                f"{tuple(kind[0])} on the CPU, got {checks.describe(t)}"
+            )
+    return tensors
+
+
+def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
+    X, ptr, order, log_p0, log_q0, weights, *raw = tensors
     N, num_sets, solver, plan, K = ctx.rest
-    learned = LearnedWeights(tuple(raw), K) if raw else None
-    return Arguments(X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, learned)
+    learned = LearnedWeights(tuple(raw), K) if raw else None  # type: ignore[arg-type] # none is None
+    return Arguments(X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, learned)  # type: ignore[arg-type]
 
 
 def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
@@ -132,7 +155,8 @@ def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
     if dweights is not None:
         for i, (raw, d) in enumerate(zip(learned.raw, dweights.unbind(-2), strict=True)):
             if wanted[4 + i]:
-                draw[i] = raw.sigmoid() * (d if len(raw) == learned.K else d.sum(-1, keepdim=True))
+                slope = torch.where(raw > SOFTPLUS_LINEAR, 1.0, raw.sigmoid())
+                draw[i] = slope * (d if len(raw) == learned.K else d.sum(-1, keepdim=True))
     return [*made, None, *draw]
 
 
@@ -152,14 +176,17 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         wanted = list(ctx.needs_input_grad[1:])
-        return None, *differentiated(dout, saved(ctx), wanted, calls.derivatives, by_operator)
+        tensors = tuple([None if t is None else plain(t) for t in kept(ctx)])
+        return None, *differentiated(dout, saved(ctx, tensors), wanted, calls.derivatives, by_operator)
 
 
 def differentiated(
     dout: Tensor, problem: Any, wanted: list[bool], direct: Derivatives, by_operator: Derivatives
 ) -> Any:
-    """The derivatives of an eager call, one for each of `problem.differentiable()`."""
-    if not torch._C._has_storage(dout):  # is_grads_batched=True: the dispatcher runs an operator for each
+    """Return the derivatives of an eager call, one for each of `problem.differentiable()`."""
+    # Compiled autograd traces this, and with is_grads_batched=True `dout` has no memory: the dispatcher then
+    # runs an operator for each direction.
+    if torch.compiler.is_compiling() or not torch._C._has_storage(dout):
         return by_operator(dout, problem, wanted)
     if torch.is_grad_enabled():  # under create_graph=True alone
         return _Once.apply(direct, dout, *problem.differentiable(), problem, wanted)

@@ -26,7 +26,7 @@ from uotpool.backends.cpu.calls import (
     resolved,
 )
 from uotpool.backends.cpu.operators import operator
-from uotpool.backends.cpu.ops import differentiated, refuse
+from uotpool.backends.cpu.ops import differentiated, keep, kept, refuse
 
 MOST_POSITIONS = 2**31  # along an axis, that the library takes
 
@@ -123,7 +123,9 @@ def _solve(p: Arguments, call: library.WindowCall, name: str) -> None:
     if pieces.is_short(images * each, images):
         library.check(getattr(native(), name)(call))
         return
-    carry = torch.empty(p.weights.numel() + 1, dtype=torch.float64)  # lives until the last piece is done
+    carry = torch.empty(
+        p.weights.numel() + 1, dtype=torch.float64, device="cpu"
+    )  # until the last piece is done
     extra = (carry.data_ptr(),) if name == "uotpool_window_backward" else ()
     function = getattr(native(), f"{name}_images")
     pieces.run(images, lambda begin, end: function(call, begin, end, *extra), pieces.equal_reach(each, images))
@@ -150,12 +152,12 @@ def _by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor 
 
 
 def _save(ctx: Any, p: Arguments) -> None:
-    ctx.save_for_backward(*p.differentiable())
+    keep(ctx, *p.differentiable())
     ctx.sizes = p[3:]
 
 
-def _saved(ctx: Any) -> Arguments:
-    return Arguments(*ctx.saved_tensors, *ctx.sizes)
+def _saved(ctx: Any, tensors: Any) -> Arguments:
+    return Arguments(*tensors, *ctx.sizes)
 
 
 class _Pool(torch.autograd.Function):
@@ -168,7 +170,9 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         wanted = list(ctx.needs_input_grad[:3])
-        return *differentiated(dout, _saved(ctx), wanted, _derivatives, _by_operator), None
+        X, *rest = kept(ctx)
+        tensors = (_plain_image(X), *(None if t is None else plain(t) for t in rest))  # type: ignore[arg-type]
+        return *differentiated(dout, _saved(ctx, tensors), wanted, _derivatives, _by_operator), None
 
 
 _problem = (
@@ -242,7 +246,7 @@ def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     wanted = [bool(ctx.needs_input_grad[i]) for i in range(3)]
-    return *_by_operator(dout, _saved(ctx), wanted), None, None, None, None
+    return *_by_operator(dout, _saved(ctx, ctx.saved_tensors), wanted), None, None, None, None
 
 
 _window_op.register_autograd(
