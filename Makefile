@@ -60,7 +60,7 @@ sanitize: $(READY)
 	$(BIN)/cmake -S . -B $(SANITIZED) -DUOTPOOL_SANITIZE=ON -DUOTPOOL_WERROR=ON -DCMAKE_CXX_COMPILER=$(CXX)
 	$(BIN)/cmake --build $(SANITIZED) --parallel 2
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
 	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/kernels
 
 clean:

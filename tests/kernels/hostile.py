@@ -179,7 +179,8 @@ class Fenced:
         self.address = self._start + pages * PAGE - size
 
     def fill(self, t: Tensor) -> int:
-        ctypes.memmove(self.address, t.contiguous().data_ptr(), t.numel() * t.element_size())
+        source = t.contiguous()  # lives until it is copied
+        ctypes.memmove(self.address, source.data_ptr(), source.numel() * source.element_size())
         return self.address
 
 

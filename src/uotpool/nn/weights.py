@@ -89,7 +89,7 @@ class WeightedPooling(Pooling):
         return {name: getattr(self, f"raw_{name}") for name in self._names if name in self._learned}
 
     def weights(self) -> Weights:
-        """The weights in force, (K,) each (one value for K="converged"), in at least float32."""
+        """Return the weights in force, (K,) each (one value for K="converged"), in at least float32."""
         return Weights(**self._values())
 
     def _values(self) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ class WeightedPooling(Pooling):
         return weights.rows() if isinstance(weights, LearnedWeights) else weights
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """`.to()`, `.half()` and the like move the fixed weights but leave their precision.
+        """Move the fixed weights with `.to()`, `.half()` and the like, but leave their precision.
 
         1e10 is infinite in float16, and 0.1 in float32 is another number.
         """
@@ -154,7 +154,7 @@ class WeightedPooling(Pooling):
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:
-    """Parameter values whose weight is `value`."""
+    """Return the parameter values whose weight is `value`."""
     argument = f"init[{name!r}]"
     like = torch.empty(0, dtype=torch.float64, device="cpu")
     target = weight(argument, value, like, positive=True).detach()

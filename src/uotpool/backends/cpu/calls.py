@@ -17,7 +17,7 @@ MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 
 class Arguments(NamedTuple):
-    """What to solve. Which rows are in which set is as in csrc/uotpool.h."""
+    """What the library is to solve. csrc/uotpool.h says which rows are in which set."""
 
     X: Tensor  # (M, D), or (B, N, D)
     ptr: Tensor | None
@@ -39,26 +39,31 @@ class Arguments(NamedTuple):
         return self.weights.shape[1]
 
     def differentiable(self) -> tuple[Tensor | None, ...]:
+        """Return the tensors that a derivative can be asked for."""
         raw = () if self.learned is None else self.learned.raw
         return self.X, self.log_p0, self.log_q0, self.weights, *raw
 
     def tensors(self) -> tuple[Tensor | None, ...]:
+        """Return all tensors."""
         return *self.differentiable(), self.ptr, self.order
 
     def output_shape(self) -> Any:
+        """Return the shape of the pooled output, or of the plan."""
         return self.X.shape if self.plan else (self.num_sets, self.X.shape[-1])
 
 
 def native() -> Any:
-    return library.load()  # handed out only where `library.missing()` has nothing to say
+    """Return the library. Calls come here only where `library.missing()` has nothing to say."""
+    return library.load()
 
 
 def address(x: Tensor | None) -> int:
+    """Return where x is in memory; 0 for None."""
     return 0 if x is None else x.data_ptr()
 
 
 def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
-    """Whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
+    """Say whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     return _PLAIN.issuperset(map(type, inputs))
@@ -68,12 +73,12 @@ _PLAIN = frozenset((Tensor, NoneType, torch.nn.Parameter))
 
 
 def plain(x: Tensor) -> Tensor:
-    """x in memory as it reads: contiguous, with no sign or zeros that only a flag knows of."""
+    """Return x with the memory that it reads as: contiguous, no sign and no zeros that only a flag knows."""
     return resolved(x if x.is_contiguous() else x.contiguous())
 
 
 def all_plain(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """As `plain`, for tensors of an eager call that mostly are."""
+    """Do what `plain` does, quickly for the tensors of an eager call, which mostly are plain."""
     for x in tensors:
         if not x.is_contiguous() or x.is_neg() or x._is_zerotensor():
             return tuple([plain(t) for t in tensors])
@@ -81,7 +86,7 @@ def all_plain(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def resolved(x: Tensor) -> Tensor:
-    """x with its signs and zeros in memory, whatever flags it had."""
+    """Return x with its signs and zeros in memory, whatever flags it had."""
     if torch.compiler.is_compiling():  # the operator does the rest when it runs
         return x
     if x.is_neg():
@@ -90,7 +95,7 @@ def resolved(x: Tensor) -> Tensor:
 
 
 def forward(p: Arguments) -> Tensor:
-    """The pooled output (B, D), or the plan in the shape of X."""
+    """Return the pooled output (B, D), or the plan in the shape of X."""
     out = p.X.new_empty(p.output_shape())
     if out.numel() == 0:  # the library would look at every set, and there can be 2^40 of them without a row
         return out
@@ -99,7 +104,7 @@ def forward(p: Arguments) -> Tensor:
 
 
 def derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
-    """By each of `p.differentiable()`; None for one that is not wanted."""
+    """Return the derivatives by each of `p.differentiable()`; None for one that is not wanted."""
     pairs = zip(p.differentiable(), wanted, strict=True)
     if p.X.numel() == 0:
         return [None if t is None or not w else torch.zeros_like(t) for t, w in pairs]
@@ -111,7 +116,7 @@ def derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
 
 
 def _solve(p: Arguments, name: str, *outputs: int) -> None:
-    """All sets, by the function of the library with this name, in pieces where it takes long.
+    """Solve all sets by the function of the library with this name, in pieces where it takes long.
 
     Args:
         p: what to solve.
@@ -174,7 +179,7 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
 def group(
     rows: Tensor, index: Tensor | None, present: Tensor | None, num_sets: int, N: int
 ) -> tuple[Tensor, Tensor]:
-    """ptr, and the order of the rows that are there, by set."""
+    """Return ptr, and the order of the rows that are there, by set."""
     M = rows.shape[0]
     ptr = torch.empty(num_sets + 1, dtype=torch.int64, device=rows.device)
     order = torch.empty(M, dtype=torch.int64, device=rows.device)

@@ -35,7 +35,7 @@ def _struct(sizes: str, arrays: str) -> list[tuple[str, type]]:
 
 
 class Call(ctypes.Structure):
-    """`uotpool_call`, field by field. An array is the integer of its address, or None."""
+    """The struct `uotpool_call`, field by field. An array is the integer of its address, or None."""
 
     _fields_ = _struct(_SIZES, _ARRAYS)
 
@@ -48,7 +48,7 @@ pack = _CALL.pack
 
 
 class WindowCall(ctypes.Structure):
-    """`uotpool_window_call`, likewise."""
+    """The struct `uotpool_window_call`, likewise."""
 
     _fields_ = _struct(_WINDOW_SIZES, _WINDOW_ARRAYS)
 
@@ -78,7 +78,7 @@ _BUILD_ERROR = Path(__file__).parent / "build_error.txt"  # CMakeLists.txt write
 
 
 def load() -> ctypes.CDLL | None:
-    """The library, or None where `missing` has a reason.
+    """Return the library, or None where `missing` has a reason.
 
     Raises:
         ValueError: UOTPOOL_ISA or UOTPOOL_LIBRARY names what is not there. To go on would hide the mistake.
@@ -89,23 +89,23 @@ def load() -> ctypes.CDLL | None:
 
 
 def missing() -> str:
-    """Why the kernels cannot be used and how to get them; "" if they can be."""
+    """Say why the kernels cannot be used and how to get them; "" if they can be."""
     load()
     return _reason
 
 
 def build_error() -> str:
-    """What the compiler said where it failed at install time; "" where it did not."""
+    """Return what the compiler said where it failed at install time; "" where it did not."""
     return _BUILD_ERROR.read_text(errors="replace").strip() if missing() and _BUILD_ERROR.exists() else ""
 
 
 def isa() -> str:
-    """The instruction set in use."""
+    """Return the instruction set in use."""
     return ISAS[_loaded().uotpool_isa()]
 
 
 def usable_isas() -> tuple[str, ...]:
-    """Those that are built in and that this CPU has."""
+    """Return the instruction sets that are built in and that this CPU has."""
     library = _loaded()
     return tuple(name for code, name in enumerate(ISAS) if library.uotpool_has_isa(code))
 
@@ -144,7 +144,7 @@ def _set_isa(library: ctypes.CDLL, argument: str, name: str) -> None:
 
 
 def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and the reason."""
+    """Return the library, or None and the reason."""
     try:
         library = ctypes.CDLL(str(path))
         abi = library.uotpool_abi()
@@ -159,7 +159,7 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _not_built() -> str:
-    """The reason, with the first error of what was run to build it."""
+    """Say why there is no library, with the first error of its build."""
     if not _BUILD_ERROR.exists():
         return f"the kernels were never compiled: uotpool is not installed, or CMake did not start; {_AGAIN}"
     lines = _BUILD_ERROR.read_text(errors="replace").strip().splitlines()
@@ -168,7 +168,10 @@ def _not_built() -> str:
 
 
 def _start() -> tuple[ctypes.CDLL | None, str, str]:
-    """The library, why it is missing, what is wrong with the environment. No error: an import must pass."""
+    """Return the library, why it is missing, and what is wrong with the environment.
+
+    There is no error here: an import must pass.
+    """
     other = os.environ.get("UOTPOOL_LIBRARY")
     path = Path(other or Path(__file__).parent / "libuotpool_native.so")
     library, reason = _open(path) if other or path.exists() else (None, _not_built())
@@ -190,7 +193,7 @@ _library, _reason, _mistake = _start()
 
 
 def _solvers() -> dict[str, int]:
-    """Names of the solvers that the library has, with their codes."""
+    """Return the names of the solvers that the library has, with their codes."""
     names: list[str] = []
     while _library is not None and (name := _library.uotpool_solver(len(names))):
         names.append(name.decode())

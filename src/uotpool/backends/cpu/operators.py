@@ -23,13 +23,14 @@ _problem = (
 
 
 def operator(name: str, function: Any, schema: str) -> Any:
+    """Register a function as the operator `uotpool::name` for the CPU."""
     return torch.library.custom_op(
         f"uotpool::{name}", function, mutates_args=(), schema=schema, device_types="cpu"
     )
 
 
 def _validated(p: Arguments) -> Arguments:
-    """What `solve` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
+    """Check what `ops.solve` makes sure of: anyone can call an operator, and C trusts shapes and dtypes."""
     M, D = p.X.shape if p.X.dim() == 2 else (0, 0)
     good = (
         p.X.dtype in DTYPES
@@ -63,7 +64,7 @@ def _operator_forward(*problem: Any) -> Tensor:
 
 
 def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """An operator returns tensors: an empty one for a derivative that is not wanted."""
+    """Return tensors, as an operator must: an empty one for a derivative that is not wanted."""
     *problem, wanted = rest
     p = _validated(Arguments(*problem))
     if dout.dtype != p.X.dtype or dout.shape != p.output_shape():
@@ -74,7 +75,7 @@ def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 def _operator_group(
     rows: Tensor, index: Tensor | None, present: Tensor | None, num_sets: int, N: int
 ) -> tuple[Tensor, Tensor]:
-    """What `solve` makes sure of, as in `_validated`."""
+    """Check what `ops.solve` makes sure of, as `_validated` does."""
     M = rows.shape[0] if rows.dim() else -1
     good = (
         M >= 0

@@ -24,7 +24,7 @@ Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
 
 
 def _transformed() -> bool:
-    """Inside vmap, torch.func.grad or the like, or forward-mode AD."""
+    """Say whether we are inside vmap, torch.func.grad or the like, or forward-mode AD."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
@@ -33,7 +33,7 @@ _transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def handles(X: Tensor) -> bool:
-    """Whether the kernels can work on this X here: on the CPU, differentiated in reverse at most."""
+    """Say whether the kernels can work on this X here: on the CPU, differentiated in reverse at most."""
     if not X.is_cpu or _transformed():
         return False
     if torch.compiler.is_compiling():
@@ -42,7 +42,7 @@ def handles(X: Tensor) -> bool:
 
 
 def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
-    """Pooled output (B, D), or the plan in the shape of X, of a problem without scale and with K >= 1.
+    """Return the pooled output (B, D), or the plan in the shape of X. No scale, K >= 1.
 
     Args:
         problem: what to solve.
@@ -84,7 +84,7 @@ def _by_operators(problem: Problem, solver: str, plan: bool) -> Tensor:
 
 
 def _grouping(X: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, int]:
-    """ptr, the order of the rows, and the common size of the sets (0 where ptr says it)."""
+    """Return ptr, the order of the rows, and the common size of the sets (0 where ptr says it)."""
     if isinstance(sets, DenseSets):
         M = X.numel() // X.shape[-1]
         N = M // sets.num_sets if sets.num_sets else 0
@@ -106,6 +106,7 @@ def _grouping(X: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, int]
 
 
 def save(ctx: Any, p: Arguments) -> None:
+    """Save what a derivative needs; `saved` gets it back."""
     raw = () if p.learned is None else p.learned.raw
     keep(ctx, p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *raw)
     ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K
@@ -133,6 +134,7 @@ def kept(ctx: Any) -> tuple[Tensor | None, ...]:
 
 
 def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
+    """Return the arguments of `save`, with these for its tensors."""
     X, ptr, order, log_p0, log_q0, weights, *raw = tensors
     N, num_sets, solver, plan, K = ctx.rest
     learned = LearnedWeights(tuple(raw), K) if raw else None  # type: ignore[arg-type] # none is None
@@ -140,7 +142,7 @@ def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
 
 
 def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
-    """As `calls.derivatives`, for a `dout` that has no memory of its own."""
+    """Do what `calls.derivatives` does, for a `dout` that has no memory of its own."""
     learned, D = p.learned, p.X.shape[-1]
     if learned is None:
         rows, by_row = p.X.reshape(-1, D), dout.reshape(-1, D)
@@ -207,4 +209,5 @@ class _Once(torch.autograd.Function):
 
 
 def refuse(ctx: Any, *grads: Tensor) -> None:
+    """Raise: there is no derivative of a derivative."""
     raise RuntimeError(_TWICE)

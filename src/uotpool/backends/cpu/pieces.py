@@ -19,7 +19,7 @@ GROWTH = 16  # from one piece to the next, at most: the clock of a short one say
 
 
 def is_short(work: int, count: int) -> bool:
-    """Whether `count` sets of so much work in all are for one call. A set alone is never cut."""
+    """Say whether `count` sets of so much work in all are for one call. A set alone is never cut."""
     return work <= FIRST_WORK or count < 2
 
 
@@ -44,7 +44,7 @@ def run(count: int, part: Callable[[int, int], int], reach: Callable[[int, int],
 
 
 def equal_reach(each: int, count: int) -> Callable[[int, int], tuple[int, int]]:
-    """`reach` for sets of the same work."""
+    """Return the `reach` of sets that are the same work each."""
 
     def reach(begin: int, wanted: int) -> tuple[int, int]:
         sets = min(max(wanted // max(each, 1), 1), count - begin)

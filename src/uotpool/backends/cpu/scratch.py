@@ -11,19 +11,19 @@ from uotpool.backends.cpu import library
 
 
 def free() -> int:
-    """Give what is kept and not in use back to the system; how many bytes that was."""
+    """Give what is kept and not in use back to the system, and return how many bytes that was."""
     native = library.load()
     return 0 if native is None else int(native.uotpool_free_scratch())
 
 
 def kept() -> int:
-    """How many bytes are kept and not in use."""
+    """Return how many bytes are kept and not in use."""
     native = library.load()
     return 0 if native is None else int(native.uotpool_kept_scratch())
 
 
 def limit(most: int | None = None) -> int:
-    """How many bytes may be kept in all.
+    """Set how many bytes may be kept in all.
 
     Args:
         most: a new limit; 0 keeps nothing. What is kept above it is freed.

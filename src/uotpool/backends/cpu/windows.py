@@ -32,7 +32,7 @@ MOST_POSITIONS = 2**31  # along an axis, that the library takes
 
 
 class Arguments(NamedTuple):
-    """What the operators take. Sizes are pairs, height and width."""
+    """What the library is to solve. Sizes are pairs, height and width."""
 
     X: Tensor  # (B, C, H, W), contiguous or channels_last
     weights: Tensor  # (3, K)
@@ -43,9 +43,11 @@ class Arguments(NamedTuple):
     output_size: Sequence[int]
 
     def differentiable(self) -> tuple[Tensor | None, ...]:
+        """Return the tensors that a derivative can be asked for."""
         return self.X, self.weights, self.scale
 
     def empty_output(self) -> Tensor:
+        """Return memory for the output, in the format of X."""
         B, C = self.X.shape[:2]
         size = (B, C, *self.output_size)
         return torch.empty(size, dtype=self.X.dtype, device=self.X.device, memory_format=memory_format(self.X))
@@ -60,7 +62,7 @@ def pool(
     padding: tuple[int, int],
     output_size: tuple[int, int],
 ) -> Tensor:
-    """Sinkhorn pooling of each window with uniform priors: (B, C, *output_size) in the dtype and format of X.
+    """Pool each window by Sinkhorn with uniform priors: (B, C, *output_size) in the dtype and format of X.
 
     Output (i, j) is of the window that starts at (i, j) * stride - padding; what is outside of X is absent.
 
@@ -89,18 +91,18 @@ def pool(
 
 
 def memory_format(X: Tensor) -> torch.memory_format:
-    """The one of the two in which X is without a gap; contiguous for all others."""
+    """Return the one of the two formats in which X has no gap; contiguous for all others."""
     last = not X.is_contiguous() and X.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if last else torch.contiguous_format
 
 
 def _plain_image(X: Tensor) -> Tensor:
-    """As `plain`, in the format that X has."""
+    """Do what `plain` does, in the format that X has."""
     return resolved(X.contiguous(memory_format=memory_format(X)))
 
 
 def _call(p: Arguments, *outputs: Tensor | None) -> library.WindowCall:
-    """`outputs`: dout, out, dX, dweights, dscale."""
+    """Return the call; `outputs` are dout, out, dX, dweights, dscale."""
     return library.WindowCall(
         DTYPES.index(p.X.dtype),
         memory_format(p.X) == torch.channels_last,
@@ -116,7 +118,7 @@ def _call(p: Arguments, *outputs: Tensor | None) -> library.WindowCall:
 
 
 def _solve(p: Arguments, call: library.WindowCall, name: str) -> None:
-    """All images, by the function of the library with this name, in pieces where it takes long."""
+    """Solve all images by the function of the library with this name, in pieces where it takes long."""
     images, channels = p.X.shape[:2]
     entries = channels * math.prod(p.kernel_size) * math.prod(p.output_size)
     each = entries * (p.weights.shape[1] + 1)  # work of an image, as `pieces` counts
@@ -138,7 +140,7 @@ def _forward(p: Arguments) -> Tensor:
 
 
 def _derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
-    """By X, the weights and the scale; None for one that is not wanted."""
+    """Return the derivatives by X, the weights and the scale; None for one that is not wanted."""
     pairs = zip(p.differentiable(), wanted, strict=True)
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
     dout = resolved(dout.contiguous(memory_format=memory_format(p.X)))  # has to live until the call is over
@@ -182,7 +184,7 @@ _problem = (
 
 
 def _validated(p: Arguments) -> Arguments:
-    """What `pool` makes sure of, for an operator that anyone can call: C trusts shapes and dtypes."""
+    """Check what `pool` makes sure of: anyone can call an operator, and C trusts shapes and dtypes."""
     good = (
         p.X.dtype in DTYPES
         and p.X.dim() == 4
@@ -208,7 +210,7 @@ def _operator_forward(*problem: Any) -> Tensor:
 
 
 def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """An operator returns tensors: an empty one for a derivative that is not wanted."""
+    """Return tensors, as an operator must: an empty one for a derivative that is not wanted."""
     *problem, wanted = rest
     p = _validated(Arguments(*problem))
     if dout.dtype != p.X.dtype or dout.shape != (*p.X.shape[:2], *p.output_size):
