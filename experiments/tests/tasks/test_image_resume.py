@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.spawn import start_processes
 from uotpool_experiments.datasets import images
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tasks import checkpoints
@@ -200,7 +201,7 @@ def torchrun(rank: int, folder: str, port: int, poolings: str) -> None:
 
 def together(function: Any, *arguments: Any) -> None:
     """The function in two processes, each with its number before the arguments."""
-    torch.multiprocessing.start_processes(function, arguments, nprocs=2, start_method=METHOD)
+    start_processes(function, arguments, nprocs=2, start_method=METHOD)
 
 
 def free_port() -> int:
