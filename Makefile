@@ -10,7 +10,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
-PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported by itself; to compile all of torch and sympy takes half a minute and 150 MB.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-fast test-browser coverage lint style bench docs sanitize clean
 
