@@ -24,12 +24,19 @@ def facts(repeats: int) -> dict[str, str]:
         "implementation": uotpool.resolve_impl(torch.empty(1, 1, 1), "sinkhorn"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torch_geometric": metadata.version("torch_geometric"),
-        "pot": metadata.version("POT"),
+        "torch_geometric": _version("torch_geometric"),
+        "pot": _version("POT"),
         "uotpool": uotpool.__version__,
         "commit": _commit(),
         "repeats": str(repeats),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _cpu_model() -> str:

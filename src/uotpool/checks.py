@@ -183,7 +183,9 @@ def index_values(index: Tensor, num_sets: int) -> None:
     if readable(index):
         if not bool(inside.all()):
             low, high = int(index.min()), int(index.max())
-            accepted = f"values >= 0 and < {num_sets} (dim_size, the number of sets)"
+            accepted = "values >= 0"
+            if num_sets > 0:
+                accepted += f" and < {num_sets} (dim_size, the number of sets)"
             raise ValueError(f"index: expected {accepted}, got values in {low}..{high}")
     elif not torch.compiler.is_compiling():
         torch._assert_async(inside.all(), "uotpool: index out of range of dim_size")

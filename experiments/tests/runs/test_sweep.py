@@ -423,7 +423,10 @@ def test_groups_of_poolings_and_several_settings():
         (GOOD + "[other]\n", r"expected tables \[\[runs\]\].*'other'"),
         ("runs = [1, 2]\n", r"expected tables \[\[runs\]\]"),
         (GOOD + "colour = 1\n", r"\[\[runs\]\] 1: expected names among.*'colour'"),
-        (GOOD + '[[runs]]\ntask = "mil"\n', r"\[\[runs\]\] 2: expected names among"),
+        (
+            GOOD + '[[runs]]\ntask = "mil"\n',
+            r"\[\[runs\]\] 2: expected task, dataset and pooling, got no \['dataset', 'p",
+        ),
         (GOOD + GOOD.replace("mean", "meen"), r"\[\[runs\]\] 2: .*did you mean 'mean'"),
         (GOOD.replace("digits", "digit"), r"\[\[runs\]\] 1: .*nearest: 'digits'"),
         (GOOD.replace('"mil"', '"milk"'), r"\[\[runs\]\] 1: task: expected one of"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from uotpool_experiments.datasets.images import Images
+from uotpool_experiments.tasks import load
 from uotpool_experiments.tasks.image import batches, models, pools
 from uotpool_experiments.tasks.image.batches import DRAWS, Scaling, pictures
 from uotpool_experiments.tasks.image.models import Classifier, Tail
@@ -124,6 +125,10 @@ def test_a_package_that_is_missing_is_named(monkeypatch, arch):
         ModuleNotFoundError, match=rf"arch: needs {package}: pip install 'uotpool-experiments\[images\]'"
     ):
         make(arch, small_stem=True)
+    task = load("image")
+    assert task.clean_settings("mean", {"arch": arch}) is not None  # what reads stored runs does not need it
+    with pytest.raises(ModuleNotFoundError, match=f"arch: needs {package}"):
+        task.check_packages({"arch": arch})
 
 
 # ---------------------------------------------------------------------------------------------------------

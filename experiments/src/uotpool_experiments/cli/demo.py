@@ -23,9 +23,10 @@ QUESTION = (
     "decay and epoch of each are chosen by bags held out."
 )
 NEXT = (
-    "uotpool explore: move the weights of the transport problem and watch the plan go from mean to max",
+    "uotpool explore (pip install './experiments[explore]'): move the weights of the transport problem and "
+    "watch the plan go from mean to max",
     "uotpool report: all committed results of the paper's experiments, as a page like this one",
-    "uotpool run graph, uotpool run image: the same on graphs and images",
+    "uotpool run graph, uotpool run image (pip install './experiments[images]'): the same on graphs and images",
     "README.md and docs/: the layer in your own model, in ten lines",
 )
 

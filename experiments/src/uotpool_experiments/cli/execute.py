@@ -68,6 +68,8 @@ def _execute(
         return 0
     for task, dataset in dict.fromkeys((spec.task, spec.dataset) for spec in plan.todo):
         load(task).prepare(dataset)
+    for spec in plan.todo:
+        load(spec.task).check_packages(spec.options)
     outcome = scheduler.Outcome()
     if plan.todo or torchrun.launched():
         executor: Executor

@@ -133,10 +133,10 @@ def read_blocks(path: Path) -> list[list[RunSpec]]:
     found: list[list[RunSpec]] = []
     for i, block in enumerate(blocks or []):
         names = set(block)
-        if names - BLOCK or not {"task", "dataset", "pooling"} <= names:
-            raise ValueError(
-                f"{path}: [[runs]] {i + 1}: expected names among {sorted(BLOCK)}, got {sorted(names)}"
-            )
+        if unknown := sorted(names - BLOCK):
+            raise ValueError(f"{path}: [[runs]] {i + 1}: expected names among {sorted(BLOCK)}, got {unknown}")
+        if missing := sorted({"task", "dataset", "pooling"} - names):
+            raise ValueError(f"{path}: [[runs]] {i + 1}: expected task, dataset and pooling, got no {missing}")
         try:
             found.append(expand(**block))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:

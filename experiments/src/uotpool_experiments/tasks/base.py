@@ -54,6 +54,9 @@ class Task(ABC):
     def check_protocol(self, protocol: str, options: Mapping[str, Any]) -> None:  # noqa: B027 - most have none
         """Refuse options that contradict the protocol."""
 
+    def check_packages(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - most need none
+        """Raise if a run with these options needs a missing package. Stored runs can be read without."""
+
     @abstractmethod
     def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
         """Return the number of runs of a seed: one per fold, or 1 where one run is tested on all folds."""

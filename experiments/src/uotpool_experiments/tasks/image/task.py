@@ -40,7 +40,9 @@ class ImageClassification(Task):
     def check_settings(self, pooling: str, settings: Settings) -> None:
         build(pooling, SOME_DIM, **settings.pool)
         pools.make(pooling, SOME_DIM, settings.pool, settings.starts)
-        for package in models.needed(settings.arch):
+
+    def check_packages(self, options: Mapping[str, Any]) -> None:
+        for package in models.needed(Settings.from_options(options).arch):
             models.require(package)
 
     def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
