@@ -153,6 +153,7 @@ ALWAYS: list[Bad] = [
     ("ptr-long", lambda: pool(ROWS, ptr=torch.arange(20)), V, "ptr", "end at 6", "18, 19]"),
     ("index-too-large", lambda: pool(ROWS, index=INDEX * 2, dim_size=2), V, "index", ">= 0 and < 2", "0..2"),
     ("index-negative", lambda: pool(ROWS, index=INDEX - 1), V, "index", ">= 0", "-1..0"),
+    ("index-all-negative", lambda: pool(ROWS, index=-INDEX - 1), V, "index", "expected values >= 0", "-2..-1"),
     ("index-length", lambda: pool(ROWS, index=INDEX[:5]), V, "index", "6 rows of X", "shape (5,)"),
     ("index-float", lambda: pool(ROWS, index=INDEX.float()), T, "index", "int64", "a float32"),
     ("index-list", lambda: pool(ROWS, index=[0] * 6), T, "index", "1-d tensor", "[0, 0, 0, 0, 0, 0]"),

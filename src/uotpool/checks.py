@@ -178,14 +178,15 @@ def weight_values(name: str, x: Tensor, *, positive: bool, dtype: torch.dtype) -
         raise ValueError(f"{name}: expected {accepted}, got {x.tolist()}")
 
 
-def index_values(index: Tensor, num_sets: int) -> None:
+def index_values(index: Tensor, num_sets: int, given: bool = True) -> None:
+    """Refuse sets outside of 0 .. num_sets - 1; `given` says whether the caller chose that number."""
     inside = (index >= 0) & (index < num_sets)
     if readable(index):
         if not bool(inside.all()):
             low, high = int(index.min()), int(index.max())
-            accepted = "values >= 0"
-            if num_sets > 0:
-                accepted += f" and < {num_sets} (dim_size, the number of sets)"
+            accepted = (
+                f"values >= 0 and < {num_sets} (dim_size, the number of sets)" if given else "values >= 0"
+            )
             raise ValueError(f"index: expected {accepted}, got values in {low}..{high}")
     elif not torch.compiler.is_compiling():
         torch._assert_async(inside.all(), "uotpool: index out of range of dim_size")

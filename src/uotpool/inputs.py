@@ -119,9 +119,10 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     checks.same_device("index", index, X)
     if index.shape[0] != X.shape[0]:
         checks.fail("index", f"one entry for each of the {X.shape[0]} rows of {name}", index)
+    given = dim_size is not None
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
-    checks.index_values(index, dim_size)
+    checks.index_values(index, dim_size, given)
     return index.long(), dim_size
 
 
