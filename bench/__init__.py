@@ -1,7 +1,7 @@
 """Every claim of speed, memory and convergence: `make bench`, or `python -m bench [NAME ...]`.
 
-One file for each measurement, of its name: the first line says what it measures, `measure(session)` returns
-rows, and `summary(rows)`, where there is one, what is printed of them. `report.py` makes CSV files and text.
+Each measurement has a file of its name. The first line of the file says what it measures, `measure(session)`
+returns rows, and `summary(rows)`, where there is one, returns what is printed. `report.py` writes CSV and text.
 
 A figure of speed is a ratio of two times (or sizes) from one run on one machine, with the candidates taken in
 turns, so that noise hits all alike. The kernels are checked against the reference first where they are timed

@@ -19,7 +19,6 @@ from uotpool.backends.cpu.calls import Arguments, all_eager, all_plain, plain
 from uotpool.problem import LearnedWeights, Problem
 from uotpool.sets import DenseSets, RaggedSets, Sets
 
-SOFTPLUS_LINEAR = 20.0  # above, torch takes a softplus for its argument
 Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
 
 
@@ -28,7 +27,8 @@ def _transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
-# What torch.compiler.assume_constant_result does: the compiler asks while it traces. That one would import it.
+# The compiler asks for this constant while it traces. `torch.compiler.assume_constant_result` marks a
+# function in the same way, but imports the compiler.
 _transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -119,9 +119,10 @@ def keep(ctx: Any, *tensors: Tensor | None) -> None:
 
 
 def kept(ctx: Any) -> tuple[Tensor | None, ...]:
-    """Return the saved tensors of an eager call, whose memory the library may read as it was saved.
+    """Return the saved tensors of an eager call, and refuse others.
 
-    A hook on saved tensors (offloading, compression) can hand back others.
+    A hook on saved tensors (offloading, compression) can hand back other tensors, and the library trusts
+    shapes and dtypes.
     """
     tensors = ctx.saved_tensors
     for t, kind in zip(tensors, ctx.kinds, strict=True):
@@ -146,19 +147,17 @@ def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
     learned, D = p.learned, p.X.shape[-1]
     if learned is None:
         rows, by_row = p.X.reshape(-1, D), dout.reshape(-1, D)
-        dX, *made = torch.ops.uotpool.solve_backward(by_row, rows, *p[1:10], wanted)
-        return [
-            d if w else None
-            for d, w in zip((dX.view(p.X.shape) if wanted[0] else None, *made), wanted, strict=True)
-        ]
+        dX, *others = torch.ops.uotpool.solve_backward(by_row, rows, *p[1:10], wanted)
+        dX = dX.view(p.X.shape) if wanted[0] else None
+        return [dX, *(d if w else None for d, w in zip(others, wanted[1:], strict=True))]
     with_rows = p._replace(weights=learned.rows().contiguous(), learned=None)
     *made, dweights = by_operator(dout, with_rows, [*wanted[:3], any(wanted[4:])])
     draw: list[Tensor | None] = [None] * len(learned.raw)
     if dweights is not None:
         for i, (raw, d) in enumerate(zip(learned.raw, dweights.unbind(-2), strict=True)):
             if wanted[4 + i]:
-                slope = torch.where(raw > SOFTPLUS_LINEAR, 1.0, raw.sigmoid())
-                draw[i] = slope * (d if len(raw) == learned.K else d.sum(-1, keepdim=True))
+                by_weight = d if len(raw) == learned.K else d.sum(-1, keepdim=True)
+                draw[i] = torch.ops.aten.softplus_backward(by_weight, raw, 1.0, 20.0)  # torch's own constants
     return [*made, None, *draw]
 
 
@@ -205,7 +204,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
-        raise RuntimeError(_TWICE)
+        refuse(ctx, *grads)
 
 
 def refuse(ctx: Any, *grads: Tensor) -> None:
