@@ -161,7 +161,9 @@ def test_names():
     for name in ("digits", "fashion-mnist", "./folder", "/data/imagenet"):
         images.check_name(name)
     for name in ("musk1", "fashion", "MUTAG"):
-        with pytest.raises(ValueError, match="dataset: expected one of digits, fashion-mnist, cifar10-subset"):
+        with pytest.raises(
+            ValueError, match="dataset: expected one of digits, fashion-mnist, mnist-5k, cifar10-subset"
+        ):
             images.check_name(name)
 
 

@@ -16,7 +16,7 @@ from uotpool_experiments.datasets import (
 from experiments.tests.datasets import helpers
 
 MIL = ["messidor", "component", "function", "process", "musk1", "musk2", "fox", "tiger", "elephant", "digits"]
-IMAGES = ["fashion-mnist", "cifar10-subset"]
+IMAGES = ["fashion-mnist", "mnist-5k", "cifar10-subset"]
 GRAPHS = [name for name in CATALOG if name.isupper()]
 
 

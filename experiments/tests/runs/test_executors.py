@@ -34,7 +34,7 @@ def _no_data(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def here():
-    return [canonical(numbers(execute(spec, quiet))) for spec in SPECS]
+    return [canonical(numbers(execute([spec], quiet)[0])) for spec in SPECS]
 
 
 def workers() -> list[int]:

@@ -51,7 +51,7 @@ from uotpool_experiments.tasks.spec import RunSpec, canonical
 from uotpool_experiments.runs.worker import execute
 found = []
 for text in json.loads(sys.stdin.read()):
-    result = execute(RunSpec(**text), lambda done, total: None)
+    result = execute([RunSpec(**text)], lambda done, total: None)[0]
     found.append([result.metrics, result.epochs, result.details, result.parameters])
 loaded = [name for name in sys.modules if name.startswith("uotpool")]
 print(canonical([found, loaded]))
@@ -97,7 +97,7 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
 
 
 def test_execute_measures_the_run():
-    result = execute(mil_spec(), quiet)
+    result = execute([mil_spec()], quiet)[0]
     assert 0 < result.seconds < 60
     assert 50 < result.peak_mib < 10_000
     assert result.parameters == 64 * 256 + 256 + 256 * 128 + 128 + 128 * 64 + 64 + 64 + 1

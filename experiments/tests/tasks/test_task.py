@@ -21,7 +21,7 @@ from uotpool.zoo import ENTRIES
 def test_what_a_task_says_is_consistent(name):
     task = load(name)
     assert task.title
-    assert task.optimism
+    assert task.optimism or name == "regimes"  # which has no protocol that is optimistic
     task.check_dataset(task.default_dataset)
     assert set(task.poolings()) <= set(ENTRIES)
     known = set(vars(task.settings)["__dataclass_fields__"])
@@ -59,7 +59,7 @@ class Here:
     def run(self, specs):
         for spec in specs:
             yield Started(spec)
-            yield quietly(spec)
+            yield from quietly((spec,))
 
     def close(self):
         pass

@@ -112,6 +112,14 @@ ENTRIES: dict[str, Entry] = {
         PYG_LAYERS,
     ),
     "gem": Entry("zoo.simple:GeM", "(1/N sum_n max(x_nd, eps)^p)^(1/p)", "Radenovic et al. 2018"),
+    "gem-per-feature": Entry(
+        "zoo.per_feature:GeMPerFeature", "(1/N sum_n max(x_nd, eps)^p_d)^(1/p_d)", "Radenovic et al. 2018"
+    ),
+    "half-mean-max": Entry(
+        "zoo.per_feature:HalfMeanMax",
+        "mean_n x_nd of the first half of the features, max_n x_nd of the others",
+        "",
+    ),
     "softmax": Entry("zoo.simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
     "lse": Entry("zoo.simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
     "vpa": Entry("zoo.simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 # The last two belong to the hold-out and to the plan of a UOT pooling.
-METRICS = ("accuracy", "balanced_accuracy", "top5", "auc", "loss", "validation_loss", "divergence")
+METRICS = (
+    "accuracy",
+    "score",
+    "r2",
+    "balanced_accuracy",
+    "top5",
+    "auc",
+    "loss",
+    "validation_loss",
+    "divergence",
+)
 LESS_IS_BETTER = ("loss", "validation_loss")
 NOT_PER_CENT = ("loss", "validation_loss", "divergence")
 

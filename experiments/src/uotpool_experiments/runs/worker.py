@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -18,16 +19,20 @@ from uotpool_experiments.tasks.spec import Report, Result, RunSpec, canonical
 PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "torch_geometric", "transformers")
 
 
-def execute(spec: RunSpec, report: Report) -> Result:
-    """Do the run with one thread, since workers share the machine and no result may depend on their number."""
+def execute(specs: Sequence[RunSpec], report: Report) -> list[Result]:
+    """Do the runs with one thread, since workers share the machine and no result may depend on their number.
+
+    Several specs differ in their seeds only. Each is said to have taken its share of the time.
+    """
     torch.set_num_threads(1)
-    task = load(spec.task)
+    task = load(specs[0].task)
     reset_peak()
     start = time.perf_counter()
-    result = task.run(spec, report)
-    result.seconds = time.perf_counter() - start
-    result.peak_mib = peak_mib()
-    return result
+    results = [task.run(specs[0], report)] if len(specs) == 1 else task.run_seeds(specs, report)
+    seconds, peak = (time.perf_counter() - start) / len(specs), peak_mib()
+    for result in results:
+        result.seconds, result.peak_mib = seconds, peak
+    return results
 
 
 def reset_peak() -> None:

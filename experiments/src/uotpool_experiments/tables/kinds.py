@@ -21,6 +21,7 @@ KINDS = {
     "optimism": "the paper's protocol less the fair one",
     "comparison": "one pooling against each other one, with tests",
     "settings": "the settings of the poolings side by side",
+    "regret": "how far each pooling is behind the best, on average and at worst",
     "cost": "seconds of a run, and parameters",
     "swap": "of task image, what a swap in a trained network did",
 }

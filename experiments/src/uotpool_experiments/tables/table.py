@@ -59,6 +59,22 @@ class Number(Cell):
 
 
 @dataclass(frozen=True)
+class WithInterval(Cell):
+    """A number with its interval."""
+
+    number: float
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        return self.number
+
+    def __str__(self) -> str:
+        return f"{self.number:.1f} [{self.low:.1f}, {self.high:.1f}]"
+
+
+@dataclass(frozen=True)
 class Count(Cell):
     """A count of something."""
 

@@ -14,6 +14,7 @@ TASKS = {
     "mil": "uotpool_experiments.tasks.mil.task:MultiInstance",
     "graph": "uotpool_experiments.tasks.graph.task:GraphClassification",
     "image": "uotpool_experiments.tasks.image.task:ImageClassification",
+    "regimes": "uotpool_experiments.tasks.regimes.task:Regimes",
 }
 # Settings that have an option of their own in `uotpool run`, with their help. They are here and not
 # in the class, since the command line must know them before it imports a task.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +25,9 @@ class Task(ABC):
         pooling_settings: names of the settings that only some poolings have.
         paper_settings: settings that the protocol "paper" implies and that "fair" needs explicitly.
         trains_together: whether processes that torchrun started can train one run together.
+        metric: what tables show of the task by default.
+        table_kind: the kind of table that they are by default.
+        seeds_together: the most runs, alike but for their seeds, that `run_seeds` does at a time.
     """
 
     title: ClassVar[str]
@@ -34,6 +37,9 @@ class Task(ABC):
     pooling_settings: ClassVar[frozenset[str]] = frozenset({"pool"})
     paper_settings: ClassVar[Mapping[str, Any]] = {}
     trains_together: ClassVar[bool] = False
+    metric: ClassVar[str] = "accuracy"
+    table_kind: ClassVar[str] = "results"
+    seeds_together: ClassVar[int] = 1
 
     @abstractmethod
     def poolings(self) -> list[str]:
@@ -68,6 +74,10 @@ class Task(ABC):
     @abstractmethod
     def run(self, spec: RunSpec, report: Report) -> Result:
         """Train and test."""
+
+    def run_seeds(self, specs: Sequence[RunSpec], report: Report) -> list[Result]:
+        """Do several runs that differ in their seeds only; each must come out as it does alone."""
+        return [self.run(spec, report) for spec in specs]
 
     def clean_settings(self, pooling: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that differ from the defaults; refuse those that a run would refuse.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from uotpool_experiments.runs import worker
@@ -17,6 +17,7 @@ from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 @dataclass(frozen=True)
 class Started:
     spec: RunSpec
+    others: int = 0  # runs that are done together with this one; progress is reported for this one
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Failed:
 
 
 Event = Started | Progress | Finished | Failed
+Batch = tuple[RunSpec, ...]  # runs that are done together
 
 
 class Executor(Protocol):
@@ -55,23 +57,42 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def attempt(spec: RunSpec, report: Report) -> Finished | Failed:
-    """Do the run in this process, or say why that failed."""
+def batches(specs: Sequence[RunSpec]) -> list[Batch]:
+    """Group the runs that a task does together: those that differ in their seeds only.
+
+    A group has the place of its first run.
+    """
+    groups: dict[RunSpec, list[list[RunSpec]]] = {}
+    found: list[list[RunSpec]] = []
+    for spec in specs:
+        like = groups.setdefault(replace(spec, seed=0), [])
+        if not like or len(like[-1]) >= load(spec.task).seeds_together:
+            like.append([])
+            found.append(like[-1])
+        like[-1].append(spec)
+    return [tuple(group) for group in found]
+
+
+def attempt(batch: Batch, report: Report) -> list[Finished | Failed]:
+    """Do the runs in this process, or say why that failed."""
     here: dict[str, str] = {}
     try:
-        code = fingerprint(spec.task, spec.pooling)  # before the task's code is loaded
+        code = fingerprint(batch[0].task, batch[0].pooling)  # before the task's code is loaded
         here = worker.facts()
-        load(spec.task)  # before the clock starts: the task's imports are no cost of the run
+        load(batch[0].task)  # before the clock starts: the task's imports are no cost of the run
         start = time.process_time()
-        result = worker.execute(spec, report)
-        return Finished(spec, result, code, here, time.process_time() - start)
+        results = worker.execute(batch, report)
+        seconds = (time.process_time() - start) / len(batch)
+        pairs = zip(batch, results, strict=True)
+        return [Finished(spec, result, code, here, seconds) for spec, result in pairs]
     except Exception:
-        return Failed(spec, traceback.format_exc(), here)
+        error = traceback.format_exc()
+        return [Failed(spec, error, here) for spec in batch]
 
 
-def quietly(spec: RunSpec) -> Finished | Failed:
-    """Do the run without reporting its progress."""
-    return attempt(spec, lambda done, total: None)
+def quietly(batch: Batch) -> list[Finished | Failed]:
+    """Do the runs without reporting their progress."""
+    return attempt(batch, lambda done, total: None)
 
 
 def check_limits(workers: int | None, timeout: float | None) -> None:

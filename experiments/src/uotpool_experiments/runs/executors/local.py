@@ -14,11 +14,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from uotpool_experiments.runs.executors.base import (
+    Batch,
     Event,
     Failed,
     Progress,
     Started,
     attempt,
+    batches,
     check_limits,
     is_late,
 )
@@ -26,7 +28,7 @@ from uotpool_experiments.tasks.spec import RunSpec
 
 
 class LocalExecutor:
-    """Runs processes of this machine, each of which does one run at a time.
+    """Runs processes of this machine, each of which does one run at a time, or several seeds of it together.
 
     A worker that dies takes its run with it and is replaced, and so is one whose run has no result
     after `timeout` seconds. Workers end with the driver, however the driver ends.
@@ -37,26 +39,26 @@ class LocalExecutor:
         self.workers, self._timeout = workers, timeout
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[Event]:
-        waiting = list(reversed(specs))
-        crew = [_Worker() for _ in range(min(self.workers, len(specs)))]
+        waiting = list(reversed(batches(specs)))
+        crew = [_Worker() for _ in range(min(self.workers, len(waiting)))]
         try:
-            while waiting or any(worker.spec for worker in crew):
+            while waiting or any(worker.batch for worker in crew):
                 for i, worker in enumerate(crew):
-                    if waiting and worker.spec is None and not worker.process.is_alive():
+                    if waiting and not worker.batch and not worker.process.is_alive():
                         worker.stop()
                         crew[i] = _Worker()
                 for worker in crew:
-                    if worker.spec is None and waiting:
-                        spec = waiting.pop()
-                        worker.start(spec)
-                        yield Started(spec)
-                busy = [worker for worker in crew if worker.spec is not None]
+                    if not worker.batch and waiting:
+                        batch = waiting.pop()
+                        worker.start(batch)
+                        yield Started(batch[0], len(batch) - 1)
+                busy = [worker for worker in crew if worker.batch]
                 ready = connection.wait([w for b in busy for w in (b.pipe, b.process.sentinel)], timeout=1.0)
                 for worker in busy:
                     if worker.pipe in ready or worker.process.sentinel in ready:
-                        yield worker.receive()
-                    if worker.spec is not None and is_late(worker.since, self._timeout):
-                        yield worker.give_up(f"no result after {self._timeout} seconds")
+                        yield from worker.receive()
+                    if worker.batch and is_late(worker.since, self._timeout):
+                        yield from worker.give_up(f"no result after {self._timeout} seconds")
         finally:
             for worker in crew:
                 worker.stop()
@@ -79,30 +81,30 @@ class _Worker:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self.spec: RunSpec | None = None
+        self.batch: Batch = ()
         self.since = 0.0
 
-    def start(self, spec: RunSpec) -> None:
-        self.spec, self.since = spec, time.monotonic()
+    def start(self, batch: Batch) -> None:
+        self.batch, self.since = batch, time.monotonic()
         with suppress(OSError):  # the worker died just now: `receive` will say so
-            self.pipe.send(spec)
+            self.pipe.send(batch)
 
-    def receive(self) -> Event:
+    def receive(self) -> Sequence[Event]:
         try:
-            event: Event = self.pipe.recv()
+            events: Sequence[Event] = self.pipe.recv()
         except (EOFError, OSError, pickle.UnpicklingError):  # the worker died, perhaps within a message
             return self.give_up()
-        if not isinstance(event, Progress):
-            self.spec = None
-        return event
+        if not isinstance(events[0], Progress):
+            self.batch = ()
+        return events
 
-    def give_up(self, error: str | None = None) -> Failed:
-        """End the run, and the worker with it."""
-        spec, self.spec = self.spec, None
-        assert spec is not None
+    def give_up(self, error: str | None = None) -> list[Failed]:
+        """End the runs, and the worker with them."""
+        batch, self.batch = self.batch, ()
         self.process.kill()
         self.process.join()
-        return Failed(spec, error or f"the worker process died with exit code {self.process.exitcode}")
+        said = error or f"the worker process died with exit code {self.process.exitcode}"
+        return [Failed(spec, said) for spec in batch]
 
     def stop(self) -> None:
         self.process.kill()
@@ -120,8 +122,8 @@ def _serve(pipe: Any, driver: int) -> None:
             return
 
 
-def _attempt(spec: RunSpec, pipe: Any) -> Event:
-    return attempt(spec, lambda done, total: pipe.send(Progress(spec, done, total)))
+def _attempt(batch: Batch, pipe: Any) -> Sequence[Event]:
+    return attempt(batch, lambda done, total: pipe.send([Progress(batch[0], done, total)]))
 
 
 def _end_with(driver: int) -> None:

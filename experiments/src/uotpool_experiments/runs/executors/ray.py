@@ -9,7 +9,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from uotpool_experiments.runs.executors.base import Event, Failed, Started, check_limits, is_late, quietly
+from uotpool_experiments.runs.executors.base import (
+    Batch,
+    Event,
+    Failed,
+    Started,
+    batches,
+    check_limits,
+    is_late,
+    quietly,
+)
 from uotpool_experiments.tasks.spec import RunSpec
 
 # Ray listens on all addresses of a machine that can be part of a cluster. "0" says that this
@@ -50,26 +59,26 @@ class RayExecutor:
         self._attempt = ray.remote(num_cpus=1, max_retries=0)(quietly)
 
     def run(self, specs: Sequence[RunSpec]) -> Iterator[Event]:
-        waiting = list(reversed(specs))
-        running: dict[Any, tuple[RunSpec, float]] = {}
+        waiting = list(reversed(batches(specs)))
+        running: dict[Any, tuple[Batch, float]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:  # the clock of a run in Ray's queue would tick
-                    spec = waiting.pop()
-                    running[self._attempt.remote(spec)] = spec, time.monotonic()
-                    yield Started(spec)
+                    batch = waiting.pop()
+                    running[self._attempt.remote(batch)] = batch, time.monotonic()
+                    yield Started(batch[0], len(batch) - 1)
                 ready, _ = self._ray.wait(list(running), num_returns=1, timeout=1.0)
                 for reference in ready:
-                    spec, _ = running.pop(reference)
+                    batch, _ = running.pop(reference)
                     try:
-                        event: Event = self._ray.get(reference)
+                        events: Sequence[Event] = self._ray.get(reference)
                     except self._ray.exceptions.RayError as error:
-                        event = Failed(spec, str(error))
-                    yield event
+                        events = [Failed(spec, str(error)) for spec in batch]
+                    yield from events
                 for reference in [r for r, (_, since) in running.items() if is_late(since, self._timeout)]:
-                    spec, _ = running.pop(reference)
+                    batch, _ = running.pop(reference)
                     self._ray.cancel(reference, force=True)
-                    yield Failed(spec, f"no result after {self._timeout} seconds")
+                    yield from [Failed(spec, f"no result after {self._timeout} seconds") for spec in batch]
         finally:
             for reference in running:
                 self._ray.cancel(reference, force=True)

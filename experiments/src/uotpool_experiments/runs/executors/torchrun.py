@@ -71,7 +71,7 @@ def _take_part(spec: RunSpec) -> Finished | Failed:
     A process that fails ends here, as the others may wait for it in the middle of a step; torchrun
     ends them.
     """
-    event = quietly(spec)
+    (event,) = quietly((spec,))
     if isinstance(event, Failed) and distributed.get_world_size() > 1:
         where = f"process {distributed.get_rank()} of {distributed.get_world_size()}"
         print(f"{where}: {spec}: {event.error}", file=sys.stderr, flush=True)

@@ -1,0 +1,56 @@
+"""The table of regrets: which pooling is the safest choice over all data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from uotpool_experiments.analysis.regret import FAILED, REFERENCE, SHARE, Regrets, regrets
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.tables.kinds import Kind
+from uotpool_experiments.tables.shared import pooling_heading, samples_of, with_settings
+from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tables.table import Column, Line, Number, Table, Text, WithInterval
+
+
+class Regret(Kind):
+    """`uotpool table TASK --kind regret`."""
+
+    def table(self, spec: TableSpec, rows: list[Row]) -> Table:
+        return regret_table(rows, spec.protocol, spec.metric)
+
+
+KIND = Regret()
+
+
+def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
+    """Show the mean and the worst regret of each pooling, and its failed runs."""
+    found = regrets(samples_of(rows, protocol, metric))
+    headings = ("mean regret", "worst regret", "worst on", "failed runs, %")
+    table = Table(
+        f"regret, points of {metric}, protocol {protocol}{with_settings(rows)}",
+        [Column.label(pooling_heading(protocol)), *map(Column, headings)],
+    )
+    for place, pooling in enumerate(found.poolings):
+        mean, worst = found.mean[place], found.worst[place]
+        cells = (
+            WithInterval(mean.value, mean.low, mean.high),
+            WithInterval(worst.value, worst.low, worst.high),
+            Text(found.datasets[int(found.regret[place].argmax())]),
+            Number(100 * found.share_failed(place), ".1f"),
+        )
+        table.lines.append(Line.of(pooling, *cells))
+    for column in (1, 2, 4):
+        table.mark_best(column, range(len(table.lines)), -1)
+    table.notes += _notes(found)
+    return table
+
+
+def _notes(found: Regrets) -> list[str]:
+    runs = sorted(set(found.runs))
+    each = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    return [
+        f"{len(found.datasets)} data sets, {each} runs of a pooling on each: {', '.join(found.datasets)}",
+        f"regret: points behind the best mean of {found.best_of} of the {len(REFERENCE)} reference poolings",
+        f"failed: {100 * FAILED:.0f} points or more under the best median of the data set",
+        f"intervals: {100 * SHARE:.0f} %, from drawing data sets and runs again; wide for the worst regret",
+    ]
