@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -31,6 +33,16 @@ LONGEST = (
     "experiments/tests/test_explorer_server.py",
     "tests/kernels/test_memory.py",
 )
+
+
+def pytest_collection():
+    """What all tests import stays: to look for garbage among it takes seconds, here and in every test."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
