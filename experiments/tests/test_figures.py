@@ -72,8 +72,9 @@ def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, mo
     monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv(FOLDER, str(RESULTS))
     words = figures.draw(name, tmp_path / "a", quick=True)
-    # The vectors have all that is drawn; that pixels come out the same, too, one figure shows.
-    again = figures.FORMATS if name == "plans" else ("svg",)
+    # The pixels show all that is drawn. That vectors come out the same, too, one figure shows: they are written
+    # second, and to write a figure alters its layout a little, so both have to be written again for that.
+    again = figures.FORMATS if name == "plans" else figures.FORMATS[:1]
     assert figures.draw(name, tmp_path / "b", quick=True, formats=again)[: -len(again)] == words[:-2]
     for form in figures.FORMATS:
         first = (tmp_path / "a" / f"{name}.{form}").read_bytes()
