@@ -10,7 +10,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
-# Python compiles what it imports; if pip compiled all packages, .venv would be 240 MB larger.
+# Python compiles what it imports and keeps that, also where a container tells it not to (every process that loads torch
+# would compile it again); if pip compiled all packages, .venv would be 240 MB larger.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-fast test-browser coverage lint style bench docs sanitize clean

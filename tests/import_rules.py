@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -47,17 +48,21 @@ class Rules:
     def _imported(self, text: str, path: str, modules: set[str]) -> Iterator[tuple[int, str]]:
         """(line, dotted name below the package) of each import of the package's own modules."""
         folder = [self.package, *path.split("/")[:-1]]
-        for node in ast.walk(ast.parse(text)):
+        for node in imports_of(text):
             if isinstance(node, ast.Import):
                 names = [alias.name.split(".") for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 start = folder[: len(folder) + 1 - node.level] if node.level else []
                 base = start + (node.module.split(".") if node.module else [])
                 names = [[*base, alias.name] for alias in node.names]
                 names = [name if ".".join(name[1:]) in modules else base for name in names]
-            else:
-                continue
             yield from ((node.lineno, ".".join(name[1:])) for name in names if name[0] == self.package)
+
+
+@cache  # many sets of files differ in one of them
+def imports_of(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """Every import in a source, wherever it stands."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def module_name(path: str) -> str:

@@ -130,9 +130,8 @@ USE = "uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
 
 
 @needs_library
-def test_isa_from_the_environment():
-    assert "available (baseline;" in run(sys.executable, "-c", INFO, UOTPOOL_ISA="baseline")
-    # The import passes, the first use says it.
+def test_nonsense_as_isa_in_the_environment():
+    """The import passes, the first use says it. What "baseline" gives is in tests/kernels/test_isa.py."""
     text = run(sys.executable, "-c", INFO + USE, UOTPOOL_ISA="sse9")
     assert text.startswith("imported\n")
     said, _, raised = text.partition("Traceback")

@@ -85,10 +85,14 @@ SIZES = ((2, D, 8, 8), (1, D, 9, 12), (3, D, 11, 7))  # of which the first is th
 @pytest.mark.parametrize("name", LAYERS)
 def test_onnx_by_tracing(name):
     layer = LAYERS[name]()
-    for axes, sizes in ((None, [(2, 5)]), (SETS, [(2, 5), (1, 1), (7, 40)])):
-        run = traced(layer, (randn(2, 5, D),), axes)
-        for B, N in sizes:
-            close(run(randn(B, N, D)), layer(randn(B, N, D)))
+    run = traced(layer, (randn(2, 5, D),), SETS)
+    for B, N in ((2, 5), (1, 1), (7, 40)):
+        close(run(randn(B, N, D)), layer(randn(B, N, D)))
+
+
+def test_onnx_by_tracing_of_fixed_sizes():
+    for layer, size in ((UOTPooling(D), (2, 5, D)), (POOLS["ceil"](), SIZES[0])):
+        close(traced(layer, (randn(*size),))(randn(*size)), layer(randn(*size)))
 
 
 def test_onnx_by_tracing_with_a_mask():
@@ -118,20 +122,18 @@ def test_onnx_by_tracing_of_ragged_sets():
 @pytest.mark.parametrize("name", POOLS)
 def test_onnx_by_tracing_of_images(name):
     layer = POOLS[name]()
-    for axes, sizes in ((None, SIZES[:1]), (IMAGES, SIZES)):
-        run = traced(layer, (randn(*SIZES[0]),), axes)
-        for size in sizes:
-            close(run(randn(*size)), layer(randn(*size)))
+    run = traced(layer, (randn(*SIZES[0]),), IMAGES)
+    for size in SIZES:
+        close(run(randn(*size)), layer(randn(*size)))
 
 
 def test_onnx_by_tracing_of_a_swapped_resnet():
     model = replace_local_pools(replace_global_pool(Torchvision(), start="mean")).eval()
     with torch.no_grad():
         model.avgpool.pool.scale.fill_(1.0)
-    for axes, sizes in ((None, [(2, 3, 64, 64)]), (IMAGES, [(2, 3, 64, 64), (1, 3, 96, 80), (5, 3, 71, 65)])):
-        run = traced(model, (randn(2, 3, 64, 64),), axes)
-        for size in sizes:
-            close(run(randn(*size)), model(randn(*size)))
+    run = traced(model, (randn(2, 3, 64, 64),), IMAGES)
+    for size in ((2, 3, 64, 64), (1, 3, 96, 80), (5, 3, 71, 65)):
+        close(run(randn(*size)), model(randn(*size)))
 
 
 # --- torch.export, and ONNX by it
@@ -142,8 +144,11 @@ def dynamic() -> dict[int, Any]:
     return {0: Dim("B"), 2: Dim("H", min=5), 3: Dim("W", min=5)}
 
 
-@pytest.mark.parametrize("impl", ["auto", "reference"])
-@pytest.mark.parametrize("name", POOLS)
+# The reference is traced operation by operation, for seconds; ONNX by export, below, has its other windows.
+EXPORTED = [(name, "auto") for name in POOLS] + [("adaptive", "reference"), ("3, 2, 1", "reference")]
+
+
+@pytest.mark.parametrize(("name", "impl"), EXPORTED)
 def test_export_of_images_of_any_size(name, impl):
     layer = POOLS[name]()
     layer.pool.options = layer.pool.options._replace(impl=impl)
@@ -186,19 +191,31 @@ needs_cxx = pytest.mark.skipif(
 )
 
 
+class Both(nn.Module):
+    """The layer by the kernels and by the reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pools = nn.ModuleList([UOTPooling(D, K=1, impl=impl) for impl in ("auto", "reference")])
+
+    def forward(self, X: Tensor) -> list[Tensor]:
+        return [pool(X) for pool in self.pools]
+
+
 @needs_cxx
 @pytest.mark.skipif(
     not hasattr(torch._inductor, "aoti_compile_and_package"), reason="this torch has no packages of AOTInductor"
 )
-@pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_aotinductor_on_another_number_of_sets(impl, tmp_path):
-    """With the kernels it is a call of their operator; the reference is compiled."""
-    layer = UOTPooling(D, K=1, impl=impl).eval()
-    program = torch.export.export(layer, (randn(2, 5, D),), dynamic_shapes=({0: Dim("B")},))
+def test_aotinductor_on_another_number_of_sets(tmp_path):
+    """With the kernels it is a call of their operator; the reference is compiled. Both by one compilation."""
+    model = Both().eval()
+    program = torch.export.export(model, (randn(2, 5, D),), dynamic_shapes=({0: Dim("B")},))
+    assert "uotpool.solve" in str(program.graph)
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
     compiled = torch._inductor.aoti_load_package(path)
     for B in (2, 7):
-        close(compiled(randn(B, 5, D)), layer(randn(B, 5, D)))
+        for got, want in zip(compiled(randn(B, 5, D)), model(randn(B, 5, D)), strict=True):
+            close(got, want)
 
 
 # --- TorchScript

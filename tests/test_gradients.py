@@ -77,7 +77,7 @@ def test_gradcheck_of_the_optimum(solver, weights):
     def pool(X, p0, q0, *alphas):
         return uot_pool(X, *alphas, p0=unit(p0), q0=unit(q0), solver=solver, K="converged", tol=1e-13)
 
-    assert gradcheck(pool, (*leaves(1, 5, 3), *alphas), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=not entries)
+    assert gradcheck(pool, (*leaves(1, 4, 3), *alphas), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=not entries)
 
 
 @pytest.mark.parametrize(

@@ -28,4 +28,4 @@ def test_the_example_runs_on_mutag(capsys):
     result = main(["--epochs", "30"])
     assert result > 0.7  # two thirds are of one class
     assert "MUTAG, readout uot" in capsys.readouterr().out
-    assert main(["--epochs", "30"]) == result
+    assert main(["--epochs", "5"]) == main(["--epochs", "5"])

@@ -52,23 +52,23 @@ def test_plain_sinkhorn_reaches_the_same_optimum():
     assert gap_of("sinkhorn", case, weights, K=400).max() <= 1e-9
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
 @each_implementation
-def test_badmm_gap_after_3000_steps(solver, shape):
-    """One problem by the reference, which takes seconds and gives what the kernels give (tests/kernels)."""
+def test_badmm_gap_after_3000_steps(solver):
+    """One shape by the reference, which takes seconds and gives what the kernels give (tests/kernels)."""
     fused = resolve_impl(torch.empty(0), solver) != "reference"
-    for seed in range(3) if fused else [SHAPES.index(shape) % 3]:
-        case, weights = problem(4, *shape, seed=seed), log_uniform(3, 0.1, 10.0, seed)
-        assert gap_of(solver, case, weights, K=3000).max() <= 1e-6
+    for shape in SHAPES if fused else SHAPES[:1]:
+        for seed in range(3) if fused else [0]:
+            case, weights = problem(4, *shape, seed=seed), log_uniform(3, 0.1, 10.0, seed)
+            assert gap_of(solver, case, weights, K=3000).max() <= 1e-6, (shape, seed)
 
 
 @each_implementation
 @pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
 def test_badmm_gap_falls_with_K(solver):
     gaps = {4: [], 16: [], 100: []}
-    for seed in range(20):
-        case, weights = problem(1, 12, 6, seed=seed), log_uniform(3, 0.1, 10.0, seed)
+    for seed in range(5):
+        case, weights = problem(4, 12, 6, seed=seed), log_uniform(3, 0.1, 10.0, seed)
         for K, values in gaps.items():
             values.append(gap_of(solver, case, weights, K=K))
     medians = [float(torch.cat(v).median()) for v in gaps.values()]

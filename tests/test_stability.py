@@ -19,6 +19,7 @@ INPUTS = {
     "signed": torch.randn(1, 10, 5, generator=GENERATOR, dtype=torch.float64),
     "large": 1e3 * UNIT,
 }
+COMPARED = {*DECADES[::2], DECADES[-1]}
 COTANGENT = torch.randn(1, 5, generator=GENERATOR, dtype=torch.float64)
 
 
@@ -39,22 +40,27 @@ def solve(X, alpha0, alpha12, solver, dtype):
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_all_cells_are_finite_with_gradients_like_float64(solver, name):
-    """100 cells alpha0 x (alpha1 = alpha2) in 1e-5 .. 1e4. A naive logsumexp fails this."""
+    """100 cells alpha0 x (alpha1 = alpha2) in 1e-5 .. 1e4. A naive logsumexp fails this.
+
+    The plan and float64 take two solutions more: in every other decade, and in the last one.
+    """
     X = INPUTS[name]
     width = float(X.max() - X.min())
     for alpha0 in DECADES:
         for alpha12 in DECADES:
             y, grads, plan = solve(X, alpha0, alpha12, solver, torch.float32)
-            P = plan()
-            assert P.isfinite().all()
             assert y.isfinite().all()
+            assert all(g.isfinite().all() for g in grads)
             low, high = X.amin(1).float(), X.amax(1).float()  # a weighted mean of the samples
             assert (y >= low - tol.F32 * width).all()
             assert (y <= high + tol.F32 * width).all()
+            if not {alpha0, alpha12} <= COMPARED:
+                continue
+            P = plan()
+            assert P.isfinite().all()
             assert abs(float(P.sum()) - 1) <= tol.MASS_F32
             _, wanted, _ = solve(X, alpha0, alpha12, solver, torch.float64)
             for i, (g, h) in enumerate(zip(grads, wanted, strict=True)):
-                assert g.isfinite().all()
                 off, size = float((g.double() - h).abs().max()), float(h.abs().max())
                 # A derivative by a log weight or prior may be rounding noise of X instead.
                 rounding = torch.finfo(torch.float32).eps * width / alpha0  # of the exponents

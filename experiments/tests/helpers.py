@@ -123,6 +123,9 @@ def cpu_seconds(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
+SECONDS_TO_END = 5  # of CPU: a worker that hears nothing from its driver ends after its epoch
+
+
 def check_they_end(pids: list[int], cpu: float) -> None:
     """Within so many seconds of computing each, however little of the machine they are given."""
     before = {pid: cpu_seconds(pid) for pid in pids}

@@ -1,7 +1,8 @@
 """`kill -9` of sweeps at random moments: `python -m experiments.tests.kills COUNT [SEED]`.
 
 The same sweep is started again and again and killed: the driver, a worker of it, or all at once. What the store
-had must stay as it was; at the end the sweep is let run, and every run is there once.
+had must stay as it was, and workers must end with their driver. At the end the sweep is let run: every run is
+there once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from experiments.tests.helpers import children, is_worker
+from experiments.tests.helpers import SECONDS_TO_END, check_they_end, children, is_worker
 
 STARTING = 0.25  # share of the kills that come while it starts, whose seconds are many and all alike
 SWEEP = """
@@ -42,18 +43,24 @@ def stored(path: Path) -> dict[str, tuple[object, ...]]:
         return {row[0]: row for row in db.execute("SELECT * FROM runs WHERE status = 'done'")}
 
 
+def workers_of(driver: subprocess.Popen[bytes]) -> list[int]:
+    return [pid for pid in children(driver.pid) if is_worker(pid)]
+
+
 def kill(driver: subprocess.Popen[bytes], rng: random.Random) -> str:
     """The driver, one worker, or the whole group; a worker's death alone does not end the sweep."""
     what = rng.choice(("driver", "driver", "worker", "group"))
-    workers = [pid for pid in children(driver.pid) if is_worker(pid)]
+    workers = workers_of(driver)
     if what == "worker" and workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
         time.sleep(rng.uniform(0, 1))
+        workers = workers_of(driver)
     if what == "group":
         os.killpg(driver.pid, signal.SIGKILL)
     else:
         driver.kill()
     driver.wait()
+    check_they_end(workers, SECONDS_TO_END)
     return what
 
 
@@ -72,12 +79,11 @@ def run(count: int, seed: int = 0) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         file, store = Path(folder, "sweep.toml"), Path(folder, "runs.sqlite")
         file.write_text(SWEEP.format(seeds=seeds))
-        words = ["sweep", str(file), "--store", str(store), "--workers", "2"]
-        argv = [sys.executable, "-m", "uotpool", *words]
+        argv = [sys.executable, "-m", "uotpool", "sweep", str(file), "--store", str(store), "--workers"]
         options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         before: dict[str, tuple[object, ...]] = {}
         for _ in range(count):
-            driver = subprocess.Popen(argv, **options)  # type: ignore[call-overload]
+            driver = subprocess.Popen([*argv, "2"], **options)  # type: ignore[call-overload]
             if rng.random() >= STARTING:
                 _wait_for_a_run(driver, store, len(before))
             time.sleep(rng.uniform(0.0, 2.0))
@@ -90,7 +96,7 @@ def run(count: int, seed: int = 0) -> dict[str, int]:
             before = after
         done["runs before the last start"] = len(before)
         assert 0 < len(before) < total, "all kills came too early or too late to show anything"
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([*argv, "1"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         after = stored(store)
         assert before.items() <= after.items(), "a finished run was lost or changed"
         with closing(sqlite3.connect(store)) as db:

@@ -72,11 +72,15 @@ def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, mo
     monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv(FOLDER, str(RESULTS))
     words = figures.draw(name, tmp_path / "a", quick=True)
-    assert figures.draw(name, tmp_path / "b", quick=True)[:-2] == words[:-2]
-    for form in ("png", "svg"):
+    # The pixels show all that is drawn. That vectors come out the same, too, one figure shows: they are written
+    # second, and to write a figure alters its layout a little, so both have to be written again for that.
+    again = figures.FORMATS if name == "plans" else figures.FORMATS[:1]
+    assert figures.draw(name, tmp_path / "b", quick=True, formats=again)[: -len(again)] == words[:-2]
+    for form in figures.FORMATS:
         first = (tmp_path / "a" / f"{name}.{form}").read_bytes()
-        assert first == (tmp_path / "b" / f"{name}.{form}").read_bytes()
         assert len(first) > 10_000
+        if form in again:
+            assert first == (tmp_path / "b" / f"{name}.{form}").read_bytes()
     assert words[-2:] == [str(tmp_path / "a" / f"{name}.{form}") for form in ("png", "svg")]
     assert plt.get_fignums() == []
 

@@ -471,7 +471,7 @@ def test_a_full_disk_is_an_error_in_words():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5, 2.5])
+@pytest.mark.parametrize("seconds", [0.3, 1.2])
 def test_ctrl_c_while_it_starts_is_one_line(seconds):
     process = subprocess.Popen(
         command("table", "mil", "--store", str(ROOT / "results/mil/runs.csv")),
@@ -512,7 +512,7 @@ SEED_OF_KILLS = 42
 
 
 def test_a_sweep_that_is_killed_loses_and_doubles_no_run():
-    """UOTPOOL_KILLS is the number of kills; test_sweep has one of the driver alone, and Ctrl-C."""
+    """UOTPOOL_KILLS is the number of kills; test_sweep has Ctrl-C."""
     count = int(os.environ.get("UOTPOOL_KILLS", "1"))
     done = kills.run(count, seed=SEED_OF_KILLS)
     assert done["kills"] == count

@@ -79,7 +79,7 @@ def test_one_worker_gives_the_same_numbers_and_one_that_hangs_is_stopped(here):
 def test_two_workers_and_all_that_can_happen_to_a_run(here, monkeypatch):
     """Numbers are as in this process. A run raises, a worker dies, another in mid-message: the rest finish."""
     monkeypatch.setattr(worker, "facts", lambda: pytest.fail("facts are those of the worker"))
-    specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("cut"), toy("succeed", 2)]
+    specs = [SPECS[0], toy("exit"), SPECS[1], toy("raise"), toy("succeed", 1), toy("succeed", 2), toy("cut")]
     events = list(LocalExecutor(2).run(specs))
     found = results(events)
     assert [found[spec] for spec in SPECS] == here
