@@ -32,6 +32,7 @@ FIGURES = {
     "convergence": Entry("convergence", "Figure 3a: objective and duality gap against K", "convergence"),
     "runtime": Entry("runtime", "Figure 3b: time of a call of every pooling, eager and fused", "zoo"),
     "ranks": Entry("ranks", "mean ranks of all poolings over all data sets, with critical differences"),
+    "regimes": Entry("regimes", "which pooling is safe: points behind the best one on each question"),
     "modules": Entry("modules", "Figure 5: accuracy against K, from the committed runs"),
     "priors": Entry("priors", "Table 6: accuracy with fixed and learned priors, from the committed runs"),
     "best-modules": Entry("best_modules", "Table 7: the best K of each solver, from the committed runs"),

@@ -23,7 +23,7 @@ LOOKS = {
 
 def kind(pooling: str) -> str:
     """The kind of the pooling, which is one of `LOOKS`."""
-    if not pooling.startswith("uotp-"):
+    if pooling != "uotp" and not pooling.startswith("uotp-"):
         return "other"
     return "published" if pooling.endswith("-paper") else "exact"
 
