@@ -49,7 +49,7 @@ def truth(pool: UOTPooling, X: Tensor, **layout: Any) -> Answer:
     return answer(twin, X, **layout)
 
 
-def verify(pool: UOTPooling, expected: Answer, X: Tensor, **layout: Any) -> None:
+def verify(pool: Pool, expected: Answer, X: Tensor, **layout: Any) -> None:
     """Refuse to go on with an answer that is off by more than float32 explains."""
     found = answer(pool, X, **layout)
     for name, ours, wanted in zip(Answer._fields, found, expected, strict=True):

@@ -15,7 +15,7 @@ from bench.session import Session
 
 NAMES = (
     # of time and memory
-    *("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
+    *("speed", "scale", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
     *("mil", "graph", "svm", "windows", "swap", "deploy"),
     # of what the solvers find
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),

@@ -92,6 +92,12 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
         if (!aligned(c.raw[row], sizes.item) || !aligned(c.draw[row], sizes.item))
             return UOTPOOL_MISALIGNED;
     }
+    if (c.scale_length != 0 && c.scale_length != 1 && c.scale_length != c.D)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.scale_length == 0 && (c.scale || c.dscale))
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.scale_length > 0 && !c.scale)
+        return UOTPOOL_NULL_POINTER;
     if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (c.raw_length == 0 && !c.weights))
         return UOTPOOL_NULL_POINTER;
     const bool some = c.head == UOTPOOL_POOLED ? c.B > 0 : c.M > 0;
@@ -99,7 +105,8 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
         return UOTPOOL_NULL_POINTER;
     if ((c.dlog_p0 && !c.log_p0) || (c.dlog_q0 && !c.log_q0))
         return UOTPOOL_NULL_POINTER;
-    const void *floats[] = {c.X, c.log_p0, c.log_q0, c.weights, c.dout, c.out, c.dX, c.dlog_p0, c.dlog_q0, c.dweights};
+    const void *floats[] = {c.X,  c.log_p0,  c.log_q0,  c.weights,  c.scale, c.dout, c.out,
+                            c.dX, c.dlog_p0, c.dlog_q0, c.dweights, c.dscale};
     for (const void *p : floats)
         if (!aligned(p, sizes.item))
             return UOTPOOL_MISALIGNED;
@@ -263,50 +270,73 @@ template <class T> void sum_bags(const T *each, int64_t bags, int64_t n, bool fi
 
 bool wants_dweights(const uotpool_call &c) { return c.dweights || c.draw[0] || c.draw[1] || c.draw[2] || c.draw[3]; }
 
+// What is summed over the bags when all are done.
+struct OfEachBag {
+    double *dweights = nullptr, *dscale = nullptr;
+    void *dlog_p0 = nullptr;
+    ~OfEachBag() {
+        free(dweights);
+        free(dscale);
+        free(dlog_p0);
+    }
+};
+
+// `carry` is for dweights, then for dscale.
+template <class T>
+void sum_derivatives(const uotpool_call &c, const Sizes &sizes, int64_t begin, int64_t bags, double *carry,
+                     const OfEachBag &each) {
+    const int64_t weights = sizes.weights * c.K;
+    if (each.dweights && c.raw_length > 0) {
+        // The sum of the first `weights` numbers is done when they are written, so it can take their place.
+        sum_in_order(each.dweights, bags, weights, weights, carry, each.dweights);
+        learned_derivatives(c, sizes.weights, each.dweights);
+    } else if (each.dweights) {
+        sum_in_order(each.dweights, bags, weights, weights, carry, (T *)c.dweights);
+    }
+    if (each.dscale)
+        sum_in_order(each.dscale, bags, c.scale_length, c.scale_length, carry ? carry + weights : nullptr,
+                     (T *)c.dscale);
+    if (each.dlog_p0)
+        sum_bags((const T *)each.dlog_p0, bags, c.D, begin == 0, (T *)c.dlog_p0);
+}
+
+double *zeros(int64_t count) { return (double *)calloc(size_t(count), sizeof(double)); }
+
 int run_valid(const uotpool_call &c, int backward, int64_t begin, int64_t end, double *carry, const Sizes &sizes) {
-    Job job = {&c, backward, sizes.weights, begin, end, nullptr, nullptr};
+    Job job = {&c, backward, sizes.weights, begin, end, nullptr, nullptr, nullptr};
     clear(job, sizes.item);
     const int64_t weights = sizes.weights * c.K, bags = end - begin;
     if (carry && begin == 0)
-        memset(carry, 0, size_t(weights) * sizeof(double));
-    void *each_p0 = nullptr;
+        memset(carry, 0, size_t(weights + c.scale_length) * sizeof(double));
+    OfEachBag each;
     if (backward && wants_dweights(c)) {
-        job.dweights = (double *)calloc(size_t((bags + 1) * weights), sizeof(double));
-        if (!job.dweights)
+        job.dweights = each.dweights = zeros((bags + 1) * weights);
+        if (!each.dweights)
+            return UOTPOOL_NO_MEMORY;
+    }
+    if (backward && c.dscale) {
+        job.dscale = each.dscale = zeros((bags + 1) * c.scale_length);
+        if (!each.dscale)
             return UOTPOOL_NO_MEMORY;
     }
     if (backward && c.dlog_p0) {
         job.dlog_p0 = (char *)c.dlog_p0 + size_t(begin * c.D) * sizes.item;
         if (c.p0_shared)
-            job.dlog_p0 = each_p0 = take(size_t(bags * c.D) * sizes.item);
-        if (!job.dlog_p0) {
-            free(job.dweights);
+            job.dlog_p0 = each.dlog_p0 = take(size_t(bags * c.D) * sizes.item);
+        if (!job.dlog_p0)
             return UOTPOOL_NO_MEMORY;
-        }
         for (int64_t b = begin; b < end; ++b)
             if (size_of(c, b) == 0)
                 memset((char *)job.dlog_p0 + size_t((b - begin) * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
     }
     const int status = run_bags(job, chosen_kernels());
-    if (status == UOTPOOL_OK && job.dweights) {
-        if (c.raw_length > 0) {
-            // The sum of the first `weights` numbers is done when they are written, so it can take their place.
-            sum_in_order(job.dweights, bags, weights, weights, carry, job.dweights);
-            learned_derivatives(c, sizes.weights, job.dweights);
-        } else if (c.dtype == UOTPOOL_FLOAT32)
-            sum_in_order(job.dweights, bags, weights, weights, carry, (float *)c.dweights);
-        else
-            sum_in_order(job.dweights, bags, weights, weights, carry, (double *)c.dweights);
-    }
-    if (status == UOTPOOL_OK && each_p0) {
-        if (c.dtype == UOTPOOL_FLOAT32)
-            sum_bags((const float *)each_p0, bags, c.D, begin == 0, (float *)c.dlog_p0);
-        else
-            sum_bags((const double *)each_p0, bags, c.D, begin == 0, (double *)c.dlog_p0);
-    }
-    free(each_p0);
-    free(job.dweights);
-    return status;
+    if (status != UOTPOOL_OK)
+        return status;
+    if (c.dtype == UOTPOOL_FLOAT32)
+        sum_derivatives<float>(c, sizes, begin, bags, carry, each);
+    else
+        sum_derivatives<double>(c, sizes, begin, bags, carry, each);
+    return UOTPOOL_OK;
 }
 
 int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, double *carry) {
@@ -316,7 +346,7 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
     const int bad = check(*call, backward, begin, end, sizes);
     if (bad)
         return bad;
-    if (begin > 0 && backward && wants_dweights(*call) && !carry)
+    if (begin > 0 && backward && (wants_dweights(*call) || call->dscale) && !carry)
         return UOTPOOL_NULL_POINTER;
     if (!aligned(carry, sizeof(double)))
         return UOTPOOL_MISALIGNED;
@@ -377,7 +407,7 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     const int bad = check(c, backward, 0, c.B, sizes);
     if (bad)
         return -bad;
-    const Job job = {&c, backward, sizes.weights, 0, c.B, nullptr, nullptr};
+    const Job job = {&c, backward, sizes.weights, 0, c.B, nullptr, nullptr, nullptr};
     const Kernels &kernels = chosen_kernels();
     const int64_t chunk_rows = kernels.chunk_rows(&job);
     Largest largest = {0, 0};

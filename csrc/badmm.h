@@ -20,15 +20,16 @@ template <class T> struct Marginals {
     T *lse_n, *log_q, *q; // per sample
 };
 
-template <class T, Place Where> struct Badmm {
+template <class T, Place Where, bool Scaled> struct Badmm {
     const Source<T> &in;
-    Bag<T, Where> &bag;
+    Bag<T, Where, Scaled> &bag;
     const bool keep;
     T *log_p0, *p0, *log_q0, *q0, *mean, *scratch_d, *scratch_n;
     Duals<T> d; // derivatives by the duals
     T *dlog_p, *dlse_d, *dlog_p0, *dlog_q, *dlse_n, *dlog_q0, *weight;
 
-    Badmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
+    Badmm(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena)
+        : in(source), bag(b), keep(source.backward()) {
         log_p0 = bag.per_feature(arena);
         p0 = bag.per_feature(arena);
         mean = bag.per_feature(arena);
@@ -121,6 +122,7 @@ template <class T, Place Where> struct Badmm {
     }
 
     void start_reverse() {
+        bag.start_derivatives();
         zero_d(dlog_p0);
         zero_n(dlog_q0);
         zero_d(dlog_p);
@@ -217,6 +219,8 @@ template <class T, Place Where> struct Badmm {
         each_d([&](int64_t i) { st(dlog_p0 + i, ld(dlog_p0 + i) + ld(by_features + i) + ld(d.log_mu + i)); });
         each_n([&](int64_t i) { st(dlog_q0 + i, ld(dlog_q0 + i) + ld(by_samples + i) + ld(d.log_eta + i)); });
         in.store_dpriors(dlog_p0, p0, dlog_q0, q0);
+        if constexpr (Scaled)
+            in.store_dscale(bag);
         bag.store_derivatives(in.matrix(in.call().dX));
     }
 };

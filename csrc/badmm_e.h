@@ -10,7 +10,8 @@
 //     (az log S + f + z2 + rho log P) / (a + rho)   =: cS X + uS + vY      (Y of the S update)
 //     lse_n = vY + log sum_d exp(cS X + uS)         log q = norm(lse + share (log eta - lse))    vS = vY + log q - lse
 //
-// share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, as in sinkhorn.h.
+// share = rho / (a + 2 rho), norm subtracts the logsumexp: two exponentials an entry. X = Xc + top, and s X stands for X
+// where there is a scale, as in sinkhorn.h.
 // For a large az, az v and f all but cancel, so the state holds g = az v + f, the rows' part of Z, instead of f;
 // derivatives are by f.
 //
@@ -46,8 +47,8 @@ template <class T> struct EntropicPrimal {
     T *uY, *uP, *uS, *vP, *vY, *vS;
 };
 
-template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
-    using Base = Badmm<T, Where>;
+template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Where, Scaled> {
+    using Base = Badmm<T, Where, Scaled>;
     using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
     EntropicState<T> *states;
     EntropicPrimal<T> *primals;
@@ -61,7 +62,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
     // What module k divides X by in its exponents.
     static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k) + in.weight(3, k); }
 
-    EntropicBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
+    EntropicBadmm(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t kept_states = keep ? in.K() + 1 : 2, kept_primals = keep ? in.K() + 1 : 1;
         states = arena.take<EntropicState<T>>(kept_states);
         primals = arena.take<EntropicPrimal<T>>(kept_primals);
@@ -216,6 +217,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             const T *const mean = this->mean;
             T *const G = this->G;
             const auto sums = last;
+            const auto scale = bag.scale;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = bag.template samples<R>(n);
@@ -224,7 +226,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i), y = ld(mean + i);
                     V<T> e[R];
-                    bag.template column_exps<TO_ZERO>(sums, given, n, i, ref, e);
+                    bag.template column_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> share = e[r] * g, t = share * (given.get(r, i) - y);
@@ -249,6 +251,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             const T *const q = closing.marginals.q;
             T *const G = this->G;
             const auto sums = closing.rows;
+            const auto scale = bag.scale;
             for (int64_t n = begin; n < end; ++n) {
                 auto given = bag.template samples<1>(n);
                 auto by_X = bag.template derivatives<1>(n);
@@ -256,7 +259,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
                     const int64_t at = n * Dp + i;
-                    const V<T> exponent = sums.c2 * given.get(0, i) + ld(sums.u2 + i) - sums.ref2[n];
+                    const V<T> exponent = scale.times(sums.c2, i) * given.get(0, i) + ld(sums.u2 + i) - sums.ref2[n];
                     const V<T> g = exp2v<T, TO_ZERO>(exponent) * factor * ld(G + at);
                     by_X.set(0, i, V<T>{});
                     st(G + at, g);
@@ -270,12 +273,13 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
     }
 
     // G += softmax_d dlse_n, from the derivative by log S to that by the Y it is made of: sets duS and dvY to its sums
-    // and returns its product with X.
+    // and returns its product with Z.
     double reverse_rows(const RowLse<T> &q) {
         bag.sum_columns(duS, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t chunk, T *acc, T *) {
             const int64_t Dp = bag.Dp;
             T *const G = this->G;
             const auto sums = q;
+            const auto scale = bag.scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
@@ -287,14 +291,14 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> u2 = ld(sums.u2 + i);
                     V<T> column = ld(acc + i), e[R];
-                    bag.template row_exps<TO_ZERO>(sums, given, n, i, u2, e);
+                    bag.template row_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> g = ld(G + at) + e[r] * weight[r];
                         st(G + at, g);
                         column += g;
                         row[r] += g;
-                        with_x += g * given.get(r, i);
+                        with_x += g * scale.times(given.get(r, i), i);
                     }
                     st(acc + i, column);
                 });
@@ -308,8 +312,8 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         return bag.sum_scalars();
     }
 
-    // With H = fresh G and W = softmax_n dlse_d: adds (H + W) / rho to dX, sets G to H + stay W, dv to its row sums and
-    // dvP to those of H + W, whose product with X is returned.
+    // With H = fresh G and W = softmax_n dlse_d: adds s (H + W) / rho to dX, sets G to H + stay W, dv to its row sums and
+    // dvP to those of H + W, whose product with Z is returned.
     double reverse_columns(const ColumnLse<T> &q, double fresh_share, double stay_share, double rho) {
         T *const weight = this->weight;
         this->each_d([&](int64_t i) { st(weight + i, ld(dlse_d + i) * ld(q.inverse + i)); });
@@ -319,32 +323,36 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
             const int64_t Dp = bag.Dp;
             T *const G = this->G;
             const auto sums = q;
+            const auto scale = bag.scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = bag.template samples<R>(n);
                 auto by_X = bag.template derivatives<R>(n);
-                V<T> row_Y[R] = {}, row_S[R] = {}, with_x = {};
+                auto products = bag.products(chunk);
+                V<T> row_Y[R] = {}, row_S[R] = {};
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i);
+                    const auto by_Z = scale.times(move, i);
                     V<T> e[R];
-                    bag.template column_exps<TO_ZERO>(sums, given, n, i, ref, e);
+                    bag.template column_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> H = fresh * ld(G + at), W = e[r] * g, both = H + W, by_S = H + stay * W;
-                        by_X.set(r, i, by_X.get(r, i) + both * move);
+                        by_X.set(r, i, by_X.get(r, i) + both * by_Z);
                         st(G + at, by_S);
                         row_Y[r] += both;
                         row_S[r] += by_S;
-                        with_x += both * given.get(r, i);
+                        products.add(both, given.get(r, i));
                     }
+                    products.finish(move, i);
                 });
                 by_X.finish();
                 for (int r = 0; r < R; ++r) {
                     dvP[n + r] = lane_sum<T>(row_Y[r]);
                     dv[n + r] = lane_sum<T>(row_S[r]);
                 }
-                moment += lane_sum<T>(with_x);
+                moment += lane_sum<T>(products.all);
             });
             bag.scalar[chunk] = moment;
         });
@@ -383,6 +391,7 @@ template <class T, Place Where> struct EntropicBadmm : Badmm<T, Where> {
         // cP, uY, vP = (c, u, v)(1 - az / rho) + (1, top + z1, -f) / rho
         this->reverse_p(m, duP);
         const T *const duY = d.log_mu; // what log p leaves of the column sums; lse takes the rest
+        bag.add_by_top(duY, 1 / rho);
         const double stay = 1 - s.az / rho;
         const double dcP = reverse_columns(o.columns, fresh, stay, rho);
         const double dstay = dcP * s.c + dot(duY, s.u, D) + dot(dvP, s.v, N);

@@ -5,8 +5,8 @@
 
 namespace {
 
-template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Where> {
-    using Base = QuadraticForward<T, Where>;
+template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticForward<T, Where, Scaled> {
+    using Base = QuadraticForward<T, Where, Scaled>;
     using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n, Base::L, Base::LARGE;
     using Base::state, Base::primal;
     T *u, *now, *v;
@@ -18,7 +18,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
     // What module k divides X by in its exponents.
     static double unit(const Source<T> &in, int64_t k) { return in.weight(3, k); }
 
-    QuadraticBadmm(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
+    QuadraticBadmm(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
         u = bag.per_feature(arena);
         now = bag.per_feature(arena);
         v = bag.per_sample(arena);
@@ -324,6 +324,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
         bag.sum_columns(columns, columns_S, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *acc_S) {
             const int64_t Dp = bag.Dp;
             const T *const u = this->u, *const by_d = s.by_d, *const by_n = s.by_n, *const tie_d = this->tie_d;
+            const auto scale = bag.scale;
             double with_X = 0, with_S = 0, with_Pb_too = 0;
             blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
@@ -331,10 +332,12 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
                 auto given = bag.template samples<R>(first);
                 auto wanted = bag.template derivatives<R>(first);
-                V<T> row[R] = {}, row_S[R] = {}, sum_X = {}, sum_S = {}, sum_Pb = {};
+                auto products = bag.products(c);
+                V<T> row[R] = {}, row_S[R] = {}, sum_S = {}, sum_Pb = {};
                 each<T>(Dp, [&](int64_t i) {
                     V<T> column = ld(acc + i), column_S = ld(acc_S + i);
                     const V<T> by_E = ld(u + i), by_Pb = ld(by_d + i);
+                    const auto by_Z = scale.times(by_rho, i);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = r * Dp + i;
                         const V<T> E = ld(here.E + at);
@@ -346,15 +349,16 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
                         const V<T> g = y - a_rho * yS;
                         st(A + at, g);
                         st(B + at, ld(B + at) - az_rho * y);
-                        wanted.set(r, i, wanted.get(r, i) + y * by_rho);
+                        wanted.set(r, i, wanted.get(r, i) + y * by_Z);
                         column += y;
                         column_S += g;
                         row[r] += y;
                         row_S[r] += g;
-                        sum_X += y * given.get(r, i);
+                        products.add(y, given.get(r, i));
                         sum_S += yS;
                         sum_Pb += y * ld(here.Eb + at) * by_Pb;
                     }
+                    products.finish(by_rho, i);
                     st(acc + i, column);
                     st(acc_S + i, column_S);
                 });
@@ -363,7 +367,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
                     rows[first + r] = lane_sum<T>(row[r]);
                     rows_S[first + r] = lane_sum<T>(row_S[r]);
                 }
-                with_X += lane_sum<T>(sum_X);
+                with_X += lane_sum<T>(products.all);
                 with_S += lane_sum<T>(sum_S);
                 with_Pb_too += lane_sum<T>(sum_Pb);
             });
@@ -381,6 +385,7 @@ template <class T, Place Where> struct QuadraticBadmm : QuadraticForward<T, Wher
             return ld(columns + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i));
         })) / (rho * rho);
         this->each_d([&](int64_t i) { st(d.z1 + i, ld(d.z1 + i) + ld(columns + i) * by_rho); });
+        bag.add_by_top(columns, 1 / rho);
         this->each_n([&](int64_t n) { st(d.z + n, ld(d.z + n) - ld(rows + n) * by_rho); });
     }
 };

@@ -50,8 +50,8 @@ template <class T> struct QuadraticEntries {
     const T *E, *F, *Eb, *Fb;
 };
 
-template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
-    using Base = Badmm<T, Where>;
+template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, Where, Scaled> {
+    using Base = Badmm<T, Where, Scaled>;
     using Base::bag, Base::in, Base::keep;
     static constexpr bool LARGE = Where == IN_PLACE;
     static constexpr int64_t SEGMENT = 3; // updates from one checkpoint to the next
@@ -64,7 +64,7 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
     T *buffers;  // large bags: (threads, RowBuffers, 4, Dp)
     Slots slots;
 
-    QuadraticForward(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : Base(source, b, arena) {
+    QuadraticForward(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t size = bag.N * bag.Dp;
         const int64_t count = keep ? in.K() + 1 : 2; // E of the update before is read while that of this one is made
         states = arena.take<QuadraticState<T>>(count);
@@ -232,10 +232,10 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         const T *X = bag.X;
         const T move = T(1 / o.marginals.rho);
         const int64_t Dp = bag.Dp;
-        bag.max_columns(by.top, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F](
-                                    int64_t n, int64_t i) {
+        bag.max_columns(by.top, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F,
+                                 scale = bag.scale](int64_t n, int64_t i) {
             const int64_t at = n * Dp + i;
-            const V<T> y = ld(L + at) + ld(X + at) * move + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
+            const V<T> y = ld(L + at) + ld(X + at) * scale.times(move, i) + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
                            ld(Fb + at) * part[n];
             st(L + at, y);
             return y;
@@ -302,11 +302,13 @@ template <class T, Place Where> struct QuadraticForward : Badmm<T, Where> {
         slots.give(slot);
     }
 
+    // Z of some rows.
     template <int R> void load_x(int64_t first, T *x) const {
         auto given = bag.template samples<R>(first);
+        const auto scale = bag.scale;
         each<T>(bag.Dp, [&](int64_t i) {
             for (int r = 0; r < R; ++r)
-                st(x + r * bag.Dp + i, given.get(r, i));
+                st(x + r * bag.Dp + i, scale.times(given.get(r, i), i));
         });
     }
 

@@ -24,16 +24,67 @@ template <class T> struct RowLse {
     T *u2, *ref2, *inverse, *R;
 };
 
-template <class T, Place Where> struct Bag : Storage<T, Where> {
+// The scale s of each feature, where there is one: the plan is that of Z = s X, but X itself is pooled, so X is what a
+// bag holds, and s is multiplied into the coefficients that X has in exponents and their derivatives.
+template <class T, bool Scaled> struct Scale {
+    T *of; // (Dp), 0 in the padding
+
+    // c s, for one number c or one for each of these features.
+    template <class Number> UOTPOOL_INLINE auto times(Number c, int64_t d) const {
+        if constexpr (Scaled)
+            return c * ld(of + d);
+        else
+            return c;
+    }
+    // x in the direction in which Z grows.
+    UOTPOOL_INLINE V<T> upwards(V<T> x, int64_t d) const {
+        if constexpr (Scaled)
+            return ld(of + d) < 0 ? -x : x;
+        else
+            return x;
+    }
+};
+
+// Sums over a block of rows of a derivative t times what it is multiplied by in an exponent: of t Z over all entries,
+// and, for the derivative by the scale, of t X for each feature.
+template <class T, bool Scaled> struct Products {
+    Scale<T, Scaled> scale;
+    T *by_scale; // (Dp)
+    V<T> all = {}, column = {};
+
+    UOTPOOL_INLINE void add(V<T> t, V<T> x) {
+        if constexpr (Scaled)
+            column += t * x;
+        else
+            all += t * x;
+    }
+    // Has to follow the rows of a vector of features. c t is the derivative by Z.
+    UOTPOOL_INLINE void finish(T c, int64_t d) {
+        if constexpr (Scaled) {
+            all += scale.times(column, d);
+            st(by_scale + d, ld(by_scale + d) + c * column);
+            column = V<T>{};
+        }
+    }
+};
+
+template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     using Base = Storage<T, Where>;
     using Base::N, Base::D, Base::Dp, Base::top, Base::scalar, Base::per_feature, Base::per_sample, Base::over_chunks;
-    using Base::sum_columns, Base::sum_scalars, Base::max_columns, Base::sample;
-    T *centred;   // (Dp): the maxima minus the largest of them
-    double depth; // of the entry farthest below the maximum of its column, or the maximum farthest below the largest
-                  // one; NaN where an entry is not finite
+    using Base::sum_columns, Base::sum_scalars, Base::max_columns, Base::sample, Base::chunks;
+    Scale<T, Scaled> scale;
+    T *centred;   // (Dp): the maxima of the columns of Z minus the largest of them
+    double depth; // of the entry of Z farthest below the maximum of its column, or the maximum farthest below the
+                  // largest one; NaN where an entry is not finite
+    T *by_scale;  // (chunks, Dp): sums over the rows of (X - top) times the derivative by Z through the plan
+    T *by_top;    // (Dp): sums over the rows of the latter, which is the derivative by s top
 
     Bag(Arena &arena, CallerMatrix<T> given, CallerMatrix<T> wanted, int64_t n, int64_t chunk_rows, bool backward)
-        : Base(arena, given, wanted, n, chunk_rows, backward), centred(per_feature(arena)) {}
+        : Base(arena, given, wanted, n, chunk_rows, backward), scale{Scaled ? per_feature(arena) : nullptr},
+          centred(per_feature(arena)) {
+        by_scale = Scaled && backward ? arena.take<T>(chunks * Dp) : nullptr;
+        by_top = Scaled && backward ? per_feature(arena) : nullptr;
+    }
 
     ColumnLse<T> column_lse(Arena &arena) const {
         return {0, 0, false, per_sample(arena), per_feature(arena), per_feature(arena), per_feature(arena)};
@@ -43,16 +94,19 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
     }
 
     void load() {
-        // The maxima of the columns on the way in.
+        // The maxima of the columns on the way in; the minima, where the scale is negative: there Z is largest.
         max_columns(top, [bag = *this](int64_t n, int64_t d) {
             const V<T> x = bag.source.entries(n, d);
             if constexpr (Where == IN_SCRATCH)
                 st(bag.X + n * bag.Dp + d, x);
-            return x;
+            return bag.scale.upwards(x, d);
         });
+        if constexpr (Scaled)
+            each<T>(Dp, [&](int64_t d) { st(top + d, scale.upwards(ld(top + d), d)); });
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
             const T *const top = this->top;
+            const auto scale = this->scale;
             T *const X = this->X;
             V<T> zero[4] = {}, below[4] = {}; // NaN where an entry is not finite; how far below the maximum it is
             row_blocks(begin, end, [&](auto count, int64_t n) {
@@ -68,19 +122,17 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                         } else {
                             x = given.get(r, d);
                         }
-                        zero[r] += x * 0;
-                        below[r] = vmax(-x, below[r]);
+                        const V<T> z = scale.times(x, d);
+                        zero[r] += z * 0;
+                        below[r] = vmax(-z, below[r]);
                     }
                 });
             });
             const V<T> deepest = vmax(vmax(below[0], below[1]), vmax(below[2], below[3]));
             scalar[i] = lane_sum<T>(zero[0] + zero[1] + zero[2] + zero[3]) + lane_max<T>(deepest);
         });
-        depth = double(largest(top, D)) - double(smallest(top, D));
-        for (int64_t i = 0; i < this->chunks; ++i)
-            depth = scalar[i] > depth ? scalar[i] : depth;
-        if (!(sum_scalars() >= 0)) {
-            depth = __builtin_nan("");
+        const bool finite = sum_scalars() >= 0;
+        if (!finite) {
             // The maxima pass over NaN, and -infinity would just be left out: the result shall show it.
             if constexpr (Where == IN_SCRATCH)
                 for (int64_t i = 0; i < N * Dp; ++i)
@@ -89,9 +141,46 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 for (int64_t d = 0; d < Dp; ++d)
                     top[d] = T(__builtin_nan(""));
         }
-        const T most = largest(top, D);
-        each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - most); });
+        depth = centre();
+        for (int64_t i = 0; i < this->chunks; ++i)
+            depth = scalar[i] > depth ? scalar[i] : depth;
+        if (!finite)
+            depth = __builtin_nan("");
+    }
+
+    // Sets `centred`; the distance of the largest and the smallest of the maxima.
+    double centre() {
+        double most = largest(top, D), least = smallest(top, D);
+        if constexpr (Scaled) {
+            most = least = double(scale.of[0]) * double(top[0]);
+            for (int64_t d = 1; d < D; ++d) {
+                const double z = double(scale.of[d]) * double(top[d]);
+                most = z > most ? z : most;
+                least = z < least ? z : least;
+            }
+            // In double: of numbers that are large and alike, the rounding of a product would be all that is left.
+            for (int64_t d = 0; d < D; ++d)
+                centred[d] = T(double(scale.of[d]) * double(top[d]) - most);
+        } else {
+            each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - T(most)); });
+        }
         fill_padding(centred, D, T(0));
+        return most - least;
+    }
+
+    Products<T, Scaled> products(int64_t chunk) const { return {scale, Scaled ? by_scale + chunk * Dp : nullptr}; }
+
+    void start_derivatives() {
+        if constexpr (Scaled) {
+            memset(by_scale, 0, size_t(chunks * Dp) * sizeof(T));
+            memset(by_top, 0, size_t(Dp) * sizeof(T));
+        }
+    }
+
+    // A module's derivative by s top is c times these.
+    void add_by_top(const T *columns, double c) {
+        if constexpr (Scaled)
+            each<T>(D, [&](int64_t d) { st(by_top + d, ld(by_top + d) + T(c) * ld(columns + d)); });
     }
 
     // v2 = (v - max v) log2(e), and the maximum.
@@ -109,26 +198,26 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         q.tight = tight || q.c2 < 0; // X and v2 are at most 0; so is every exponent for c >= 0
         if (q.tight)
             max_columns(q.ref2, [bag = *this, c2 = q.c2, v2 = q.v2](int64_t n, int64_t d) {
-                return c2 * bag.sample(n, d) + v2[n];
+                return bag.scale.times(c2, d) * bag.sample(n, d) + v2[n];
             });
         else
             memset(q.ref2, 0, size_t(Dp) * sizeof(T));
         return m;
     }
 
-    // E of R rows.
-    template <Underflow U = TO_LOWEST, int R>
-    UOTPOOL_INLINE static void column_exps(const ColumnLse<T> &q, Samples<T, R, Where> &given, int64_t n, int64_t d,
-                                           V<T> ref, V<T> (&e)[R]) {
+    // E of R rows; c2 is that of q, times the scale.
+    template <Underflow U = TO_LOWEST, int R, class Number>
+    UOTPOOL_INLINE static void column_exps(const ColumnLse<T> &q, Number c2, Samples<T, R, Where> &given, int64_t n,
+                                           int64_t d, V<T> ref, V<T> (&e)[R]) {
         for (int r = 0; r < R; ++r)
-            e[r] = q.c2 * given.get(r, d) + q.v2[n + r] - ref;
+            e[r] = c2 * given.get(r, d) + q.v2[n + r] - ref;
         exp2_all<T, R, U>(e);
     }
-    template <Underflow U = TO_LOWEST, int R>
-    UOTPOOL_INLINE static void row_exps(const RowLse<T> &q, Samples<T, R, Where> &given, int64_t n, int64_t d,
+    template <Underflow U = TO_LOWEST, int R, class Number>
+    UOTPOOL_INLINE static void row_exps(const RowLse<T> &q, Number c2, Samples<T, R, Where> &given, int64_t n, int64_t d,
                                         V<T> u2, V<T> (&e)[R]) {
         for (int r = 0; r < R; ++r)
-            e[r] = q.c2 * given.get(r, d) + u2 - q.ref2[n + r];
+            e[r] = c2 * given.get(r, d) + u2 - q.ref2[n + r];
         exp2_all<T, R, U>(e);
     }
 
@@ -138,13 +227,14 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         sum_columns(q.L, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = this->template samples<R>(n);
                 each<T>(Dp, [&](int64_t d) {
                     V<T> s = ld(acc + d), e[R];
                     const V<T> ref = ld(sums.ref2 + d);
-                    column_exps(sums, given, n, d, ref, e);
+                    column_exps(sums, scale.times(sums.c2, d), given, n, d, ref, e);
                     for (int r = 0; r < R; ++r)
                         s += e[r];
                     st(acc + d, s);
@@ -168,28 +258,33 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = this->template samples<R>(n);
                 auto wanted = this->template derivatives<R>(n);
-                V<T> row[R] = {}, with_x = {};
+                auto products = this->products(i);
+                V<T> row[R] = {}, with_e = {};
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d);
+                    const auto c = scale.times(sums.c, d), c2 = scale.times(sums.c2, d);
                     V<T> e[R];
-                    column_exps(sums, given, n, d, ref, e);
+                    column_exps(sums, c2, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> t = e[r] * g;
-                        wanted.set(r, d, wanted.get(r, d) + sums.c * t);
+                        wanted.set(r, d, wanted.get(r, d) + c * t);
                         row[r] += t;
                         const V<T> x = given.get(r, d);
-                        with_x += t * clamped<T>(sums.c2 * x + sums.v2[n + r] - ref);
+                        with_e += t * clamped<T>(c2 * x + sums.v2[n + r] - ref);
+                        products.add(t, x);
                     }
+                    products.finish(sums.c, d);
                 });
                 wanted.finish();
                 for (int r = 0; r < R; ++r)
                     dv[n + r] += lane_sum<T>(row[r]);
-                moment += lane_sum<T>(with_x);
+                moment += lane_sum<T>(with_e);
             });
             scalar[i] = moment;
         });
@@ -206,6 +301,7 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         over_chunks([&](int64_t begin, int64_t end, int64_t) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = this->template samples<R>(n);
@@ -213,8 +309,9 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
                 if (sums.c2 >= 0 && !tight)
                     each<T>(Dp, [&](int64_t d) {
                         V<T> e[R];
+                        const auto c2 = scale.times(sums.c2, d);
                         for (int r = 0; r < R; ++r)
-                            e[r] = sums.c2 * given.get(r, d) + ld(sums.u2 + d);
+                            e[r] = c2 * given.get(r, d) + ld(sums.u2 + d);
                         exp2_all<T, R>(e);
                         for (int r = 0; r < R; ++r)
                             row[r] += e[r];
@@ -240,10 +337,12 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
     T tight_row(RowLse<T> &q, int64_t n) {
         auto given = this->template samples<1>(n);
         V<T> m = NOTHING<T> - V<T>{};
-        each<T>(Dp, [&](int64_t d) { m = vmax(q.c2 * given.get(0, d) + ld(q.u2 + d), m); });
+        each<T>(Dp, [&](int64_t d) { m = vmax(scale.times(q.c2, d) * given.get(0, d) + ld(q.u2 + d), m); });
         const T ref = q.ref2[n] = lane_max<T>(m);
         V<T> sum = {};
-        each<T>(Dp, [&](int64_t d) { sum += exp2v<T>(q.c2 * given.get(0, d) + ld(q.u2 + d) - ref); });
+        each<T>(Dp, [&](int64_t d) {
+            sum += exp2v<T>(scale.times(q.c2, d) * given.get(0, d) + ld(q.u2 + d) - ref);
+        });
         return lane_sum<T>(sum);
     }
 
@@ -252,30 +351,35 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         sum_columns(du, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t i, T *acc, T *) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = this->template samples<R>(n);
                 auto wanted = this->template derivatives<R>(n);
-                V<T> with_x = {};
+                auto products = this->products(i);
+                V<T> with_e = {};
                 T weight[R];
                 for (int r = 0; r < R; ++r)
                     weight[r] = dR[n + r] * sums.inverse[n + r];
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> u2 = ld(sums.u2 + d);
+                    const auto c = scale.times(sums.c, d), c2 = scale.times(sums.c2, d);
                     V<T> column = ld(acc + d), e[R];
-                    row_exps(sums, given, n, d, u2, e);
+                    row_exps(sums, c2, given, n, d, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> t = e[r] * weight[r];
-                        wanted.set(r, d, wanted.get(r, d) + sums.c * t);
+                        wanted.set(r, d, wanted.get(r, d) + c * t);
                         column += t;
                         const V<T> x = given.get(r, d);
-                        with_x += t * clamped<T>(sums.c2 * x + u2 - sums.ref2[n + r]);
+                        with_e += t * clamped<T>(c2 * x + u2 - sums.ref2[n + r]);
+                        products.add(t, x);
                     }
+                    products.finish(sums.c, d);
                     st(acc + d, column);
                 });
                 wanted.finish();
-                moment += lane_sum<T>(with_x);
+                moment += lane_sum<T>(with_e);
             });
             scalar[i] = moment;
         });
@@ -289,13 +393,14 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         sum_columns(q.inverse, mean, [&](int64_t begin, int64_t end, int64_t, T *den, T *num) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = this->template samples<R>(n);
                 each<T>(Dp, [&](int64_t d) {
                     V<T> s = ld(den + d), t = ld(num + d), e[R];
                     const V<T> ref = ld(sums.ref2 + d);
-                    column_exps(sums, given, n, d, ref, e);
+                    column_exps(sums, scale.times(sums.c2, d), given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         s += e[r];
                         t += e[r] * given.get(r, d);
@@ -322,29 +427,34 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 auto given = this->template samples<R>(n);
                 auto wanted = this->template derivatives<R>(n);
-                V<T> row[R] = {}, with_x = {};
+                auto products = this->products(i);
+                V<T> row[R] = {}, with_e = {};
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d), y = ld(mean + d);
+                    const auto c = scale.times(sums.c, d), c2 = scale.times(sums.c2, d);
                     V<T> e[R];
-                    column_exps(sums, given, n, d, ref, e);
+                    column_exps(sums, c2, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const V<T> x = given.get(r, d);
                         const V<T> share = e[r] * g;
                         const V<T> t = share * (x - y);
-                        wanted.set(r, d, share + sums.c * t);
+                        wanted.set(r, d, share + c * t);
                         row[r] += t;
-                        with_x += t * clamped<T>(sums.c2 * x + sums.v2[n + r] - ref);
+                        with_e += t * clamped<T>(c2 * x + sums.v2[n + r] - ref);
+                        products.add(t, x);
                     }
+                    products.finish(sums.c, d);
                 });
                 wanted.finish();
                 for (int r = 0; r < R; ++r)
                     dv[n + r] += lane_sum<T>(row[r]);
-                moment += lane_sum<T>(with_x);
+                moment += lane_sum<T>(with_e);
             });
             scalar[i] = moment;
         });
@@ -356,12 +466,13 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         over_chunks([&](int64_t begin, int64_t end, int64_t) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             for (int64_t n = begin; n < end; ++n) {
                 const T factor = sums.inverse[n] * marginal[n];
                 auto given = this->template samples<1>(n);
                 auto plan = out.template block<1>(n);
                 each<T>(Dp, [&](int64_t d) {
-                    const V<T> exponent = sums.c2 * given.get(0, d) + ld(sums.u2 + d) - sums.ref2[n];
+                    const V<T> exponent = scale.times(sums.c2, d) * given.get(0, d) + ld(sums.u2 + d) - sums.ref2[n];
                     plan.set(0, d, exp2v<T, TO_ZERO>(exponent) * factor);
                 });
                 plan.finish();
@@ -374,24 +485,28 @@ template <class T, Place Where> struct Bag : Storage<T, Where> {
         sum_columns(columns, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t i, T *acc, T *) {
             const int64_t Dp = this->Dp;
             const auto sums = q;
+            const auto scale = this->scale;
             double moment = 0;
             for (int64_t n = begin; n < end; ++n) {
                 const T factor = sums.inverse[n] * marginal[n];
                 auto given = this->template samples<1>(n);
                 auto wanted = this->template derivatives<1>(n);
-                V<T> row = {}, with_x = {};
+                auto products = this->products(i);
+                V<T> row = {}, with_e = {};
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> x = given.get(0, d);
-                    const V<T> exponent = sums.c2 * x + ld(sums.u2 + d) - sums.ref2[n];
+                    const V<T> exponent = scale.times(sums.c2, d) * x + ld(sums.u2 + d) - sums.ref2[n];
                     const V<T> m = exp2v<T, TO_ZERO>(exponent) * factor * wanted.get(0, d);
-                    wanted.set(0, d, sums.c * m);
+                    wanted.set(0, d, scale.times(sums.c, d) * m);
                     st(acc + d, ld(acc + d) + m);
                     row += m;
-                    with_x += m * clamped<T>(exponent);
+                    with_e += m * clamped<T>(exponent);
+                    products.add(m, x);
+                    products.finish(sums.c, d);
                 });
                 wanted.finish();
                 row_sums[n] = lane_sum<T>(row);
-                moment += lane_sum<T>(with_x);
+                moment += lane_sum<T>(with_e);
             }
             scalar[i] = moment;
         });

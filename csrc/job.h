@@ -23,6 +23,7 @@ struct Job {
     int64_t weights; // of the solver, for each module
     int64_t begin, end; // the bags of this call
     double *dweights;   // (end - begin, weights of the solver, K): of each bag, summed in order by api.cpp
+    double *dscale;     // (end - begin, scale_length): likewise
     void *dlog_p0;      // (end - begin, D)
 };
 
@@ -47,7 +48,7 @@ struct Kernels {
     bool (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
     // Bytes of scratch for a tile of windows.
     size_t (*window_scratch)(const WindowJob *job);
-    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights (3, K) and scale are
+    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights, (3, K), and scale are
     // added to `sums`.
     void (*window_rows)(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *scratch, double *sums);
 };

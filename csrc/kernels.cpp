@@ -22,6 +22,11 @@ template <class F> auto by_place(const Job *job, int64_t n, F f) {
     return n > chunk_rows_of(job) ? f(InPlace{}) : f(InScratch{});
 }
 
+// A scale costs a little in every loop, so there is code without.
+template <class F> auto by_scale(const Job *job, F f) {
+    return job->call->scale_length > 0 ? f(Int<true>{}) : f(Int<false>{});
+}
+
 // How much rounding may be magnified that is left to float32: an exponent that is off by 2^-24 times this is an error of
 // up to 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
 constexpr double MOST_FLOAT = 0x1p14;
@@ -32,32 +37,39 @@ struct Outcome {
     bool solved;
 };
 
-template <class T, Place Where, template <class, Place> class Solver>
+template <class T, Place Where, bool Scaled, template <class, Place, bool> class Solver>
 Outcome with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     Arena arena = {(char *)scratch, 0};
     const Source<T> source = {job, b, first, n};
     const uotpool_call &c = *job->call;
-    Bag<T, Where> bag(arena, source.matrix(c.X), source.matrix(c.dX), n, chunk_rows_of(job), job->backward);
-    Solver<T, Where> solver(source, bag, arena);
+    Bag<T, Where, Scaled> bag(arena, source.matrix(c.X), source.matrix(c.dX), n, chunk_rows_of(job), job->backward);
+    Solver<T, Where, Scaled> solver(source, bag, arena);
     if (!scratch)
         return {arena.used, false};
     bag.team = team;
+    if constexpr (Scaled)
+        source.load_scale(bag.scale.of);
     bag.load();
     // By the numbers of this bag and the weights alone, forward and backward alike. A depth that is not finite may be so
     // in float32 only, by the difference of two entries.
-    if (sizeof(T) == 4 && !(bag.depth < __builtin_inf() && source.template magnified<Solver<T, Where>>(bag.depth) <= MOST_FLOAT))
+    if (sizeof(T) == 4 && !(bag.depth < __builtin_inf() &&
+                            source.template magnified<Solver<T, Where, Scaled>>(bag.depth) <= MOST_FLOAT))
         return {arena.used, false};
     solver.run();
     return {arena.used, true};
 }
 
 // Solves the bag; with no scratch, only says how much it needs.
-template <template <class, Place> class Solver>
+template <template <class, Place, bool> class Solver>
 Outcome with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     return by_place(job, n, [&](auto place) {
-        constexpr Place Where = Place(decltype(place)::value);
-        return job->call->dtype == UOTPOOL_FLOAT32 ? with_bag<float, Where, Solver>(job, b, first, n, scratch, team)
-                                                   : with_bag<double, Where, Solver>(job, b, first, n, scratch, team);
+        return by_scale(job, [&](auto scaled) {
+            constexpr Place Where = Place(decltype(place)::value);
+            constexpr bool Scaled = decltype(scaled)::value;
+            return job->call->dtype == UOTPOOL_FLOAT32
+                       ? with_bag<float, Where, Scaled, Solver>(job, b, first, n, scratch, team)
+                       : with_bag<double, Where, Scaled, Solver>(job, b, first, n, scratch, team);
+        });
     });
 }
 
@@ -76,30 +88,32 @@ bool bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, cons
     return SOLVE[job->call->solver](job, b, first, n, memory, team).solved;
 }
 
-template <class T> size_t window_scratch_of(const WindowJob *job) {
-    Arena arena = {nullptr, 0};
-    WindowSinkhorn<T> solver(*job, arena);
-    return arena.used;
+// f(number type, whether each channel has a scale of its own). One for all is as cheap as none.
+template <class F> auto for_windows(const WindowJob *job, F f) {
+    const bool scaled = job->call->scale_length > 1;
+    if (job->call->dtype == UOTPOOL_FLOAT32)
+        return scaled ? f(float(), Int<true>{}) : f(float(), Int<false>{});
+    return scaled ? f(double(), Int<true>{}) : f(double(), Int<false>{});
 }
 
 size_t window_scratch(const WindowJob *job) {
-    return job->call->dtype == UOTPOOL_FLOAT32 ? window_scratch_of<float>(job) : window_scratch_of<double>(job);
-}
-
-template <class T>
-void pool_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *memory, double *sums) {
-    Arena arena = {(char *)memory, 0};
-    WindowSinkhorn<T> solver(*job, arena);
-    const int64_t out_w = job->call->out_w;
-    for (int64_t first = begin * out_w; first < end * out_w; first += W<T>)
-        solver.run(b, first, end * out_w, sums);
+    return for_windows(job, [&](auto zero, auto scaled) {
+        Arena arena = {nullptr, 0};
+        WindowSinkhorn<decltype(zero), decltype(scaled)::value> solver(*job, arena);
+        return arena.used;
+    });
 }
 
 void window_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *memory, double *sums) {
-    if (job->call->dtype == UOTPOOL_FLOAT32)
-        pool_rows<float>(job, b, begin, end, memory, sums);
-    else
-        pool_rows<double>(job, b, begin, end, memory, sums);
+    for_windows(job, [&](auto zero, auto scaled) {
+        using T = decltype(zero);
+        Arena arena = {(char *)memory, 0};
+        WindowSinkhorn<T, decltype(scaled)::value> solver(*job, arena);
+        const int64_t out_w = job->call->out_w;
+        for (int64_t first = begin * out_w; first < end * out_w; first += W<T>)
+            solver.run(b, first, end * out_w, sums);
+        solver.finish(sums);
+    });
 }
 
 } // namespace

@@ -1,10 +1,12 @@
 // Sinkhorn: solvers/sinkhorn.py in potentials, with its derivative.
 //
-// With X = Xc + top (Xc <= 0 is what Bag holds) module k does, from v = 0 and with a = alpha0[k],
+// With X = Xc + top (Xc is what Bag holds) module k does, from v = 0 and with a = alpha0[k],
 // tau_i = alpha_i / (a + alpha_i),
 //
 //     L_d = log sum_n exp((Xc + v) / a)              u = tau1 (a (log p0 - L) - top)
 //     R_n = log sum_d exp((Xc + top + u) / a)        v = tau2 a (log q0 - R)
+//
+// With a scale s all of this is with s Xc <= 0 and s top in place of Xc and top; only the pooled output is of X.
 //
 // Constants in u and v cancel, so `centred` serves for `top`. With E = exp(Xc / a), f = exp(v / a) and
 // w = exp((top + u) / a) both sums are products of one matrix, sum_n E f and sum_d E w; and the pooled output, which
@@ -26,9 +28,9 @@ template <class T> struct SinkhornStep {
     double a, tau1, tau2;
 };
 
-template <class T, Place Where> struct Sinkhorn {
+template <class T, Place Where, bool Scaled> struct Sinkhorn {
     const Source<T> &in;
-    Bag<T, Where> &bag;
+    Bag<T, Where, Scaled> &bag;
     const bool keep;
     bool shared;
     SinkhornStep<T> *steps;
@@ -41,7 +43,8 @@ template <class T, Place Where> struct Sinkhorn {
     // What module k divides X by in its exponents.
     static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k); }
 
-    Sinkhorn(const Source<T> &source, Bag<T, Where> &b, Arena &arena) : in(source), bag(b), keep(source.backward()) {
+    Sinkhorn(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena)
+        : in(source), bag(b), keep(source.backward()) {
         shared = Where == IN_SCRATCH && !in.plan();
         const int64_t count = keep ? in.K() : 1;
         steps = arena.take<SinkhornStep<T>>(count);
@@ -150,6 +153,7 @@ template <class T, Place Where> struct Sinkhorn {
         // Copies stay in registers; see Bag.
         const int64_t Dp = bag.Dp;
         const T *const X = bag.X;
+        const auto scale = bag.scale;
         T *const E = this->E;
         const bool fresh = c2 != E_c2;
         E_c2 = c2;
@@ -158,8 +162,9 @@ template <class T, Place Where> struct Sinkhorn {
                 constexpr int R = decltype(rows)::value;
                 each<T>(Dp, [&](int64_t d) {
                     V<T> column = ld(sums + d), e[R];
+                    const auto by_X = scale.times(c2, d);
                     for (int r = 0; r < R; ++r)
-                        e[r] = c2 * ld(X + (n + r) * Dp + d);
+                        e[r] = by_X * ld(X + (n + r) * Dp + d);
                     exp2_all<T, R>(e);
                     for (int r = 0; r < R; ++r) {
                         st(E + (n + r) * Dp + d, e[r]);
@@ -268,6 +273,7 @@ template <class T, Place Where> struct Sinkhorn {
         memset(dv, 0, size_t(bag.Np) * sizeof(T));
         memset(dR, 0, size_t(bag.Np) * sizeof(T));
         memset(du, 0, size_t(bag.Dp) * sizeof(T));
+        bag.start_derivatives();
         if (in.plan()) {
             // log P = exponent + log inverse + log marginal, the marginal being norm(exp(R + v / a))
             const RowLse<T> &q = step(last_k).rows;
@@ -321,6 +327,8 @@ template <class T, Place Where> struct Sinkhorn {
                 return ld(du + d) * (ld(scratch_d + d) - most_u);
             }) / s.a;
             da += s.tau1 / s.a * dot(du, log_p0, D);
+            // By top: du / a, and -tau1 times that through u.
+            bag.add_by_top(du, 1 / (s.a + in.weight(1, k)));
             each<T>(D, [&](int64_t d) {
                 const V<T> g = ld(du + d) * tau1;
                 st(dlog_p0 + d, ld(dlog_p0 + d) + g);
@@ -341,6 +349,8 @@ template <class T, Place Where> struct Sinkhorn {
             a_of_v = s.a;
         }
         in.store_dpriors(dlog_p0, p0, dlog_q0, q0);
+        if constexpr (Scaled)
+            in.store_dscale(bag);
         bag.store_derivatives(in.matrix(in.call().dX));
     }
 
@@ -362,25 +372,29 @@ template <class T, Place Where> struct Sinkhorn {
         const T *const X = bag.X, *const E = this->E, *const factor = f;
         const T *const by_column = weight, *const mean = this->mean;
         const T c = T(1 / step(in.K() - 1).a);
+        const auto scale = bag.scale;
         T *const dX = bag.dX;
         double moment = 0;
         row_blocks(0, bag.N, [&](auto rows, int64_t n) {
             constexpr int R = decltype(rows)::value;
-            V<T> row[R] = {}, with_x = {};
+            auto products = bag.products(0);
+            V<T> row[R] = {};
             each<T>(Dp, [&](int64_t d) {
                 const V<T> g = ld(by_column + d), y = ld(mean + d);
+                const auto by_Z = scale.times(c, d);
                 for (int r = 0; r < R; ++r) {
                     const int64_t at = (n + r) * Dp + d;
                     const V<T> x = ld(X + at), share = ld(E + at) * (g * factor[n + r]);
                     const V<T> t = share * (x - y);
-                    st(dX + at, share + c * t);
+                    st(dX + at, share + by_Z * t);
                     row[r] += t;
-                    with_x += t * x;
+                    products.add(t, x);
                 }
+                products.finish(c, d);
             });
             for (int r = 0; r < R; ++r)
                 dv[n + r] = lane_sum<T>(row[r]);
-            moment += lane_sum<T>(with_x);
+            moment += lane_sum<T>(products.all);
         });
         moment_sum += (double)c * LOG2E<double> * moment + LOG2E<double> * dot(dv, v, bag.N);
     }
@@ -409,25 +423,29 @@ template <class T, Place Where> struct Sinkhorn {
         const int64_t Dp = bag.Dp;
         const T *const X = bag.X, *const E = this->E, *const by_row = dR, *const factor = s.f;
         const T *const by_column = weight, *const by_w = s.w;
+        const auto scale = bag.scale;
         T *const dX = bag.dX;
         double moment = 0;
         row_blocks(0, bag.N, [&](auto rows, int64_t n) {
             constexpr int R = decltype(rows)::value;
-            V<T> row[R] = {}, with_x = {};
+            auto products = bag.products(0);
+            V<T> row[R] = {};
             each<T>(Dp, [&](int64_t d) {
                 const V<T> g = ld(by_column + d), w = ld(by_w + d);
+                const auto by_Z = scale.times(c, d);
                 for (int r = 0; r < R; ++r) {
                     const int64_t at = (n + r) * Dp + d;
                     const V<T> e = ld(E + at);
                     const V<T> t = e * (w * by_row[n + r] + g * factor[n + r]);
-                    st(dX + at, ld(dX + at) + c * t);
+                    st(dX + at, ld(dX + at) + by_Z * t);
                     row[r] += e * g;
-                    with_x += t * ld(X + at);
+                    products.add(t, ld(X + at));
                 }
+                products.finish(c, d);
             });
             for (int r = 0; r < R; ++r)
                 dv[n + r] = factor[n + r] * lane_sum<T>(row[r]);
-            moment += lane_sum<T>(with_x);
+            moment += lane_sum<T>(products.all);
         });
         // The exponents are c2 X + v over samples, and c2 X + u - max u over features.
         const T most = largest(s.u, bag.D);

@@ -34,6 +34,12 @@ template <class T> struct Source {
         }
         return most;
     }
+    void load_scale(T *scale) const {
+        const uotpool_call &c = call();
+        for (int64_t d = 0; d < c.D; ++d)
+            scale[d] = ((const T *)c.scale)[c.scale_length > 1 ? d : 0];
+        fill_padding(scale, c.D, T(0));
+    }
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {
         if (job->dweights)
@@ -81,6 +87,22 @@ template <class T> struct Source {
             const T total = T(sum(dlog_q0, n));
             for (int64_t i = 0; i < n; ++i)
                 ((T *)c.dlog_q0)[row(i)] = dlog_q0[i] - q0[i] * total;
+        }
+    }
+
+    // The derivative by the scale of feature d is the sum over n of X times that by Z = s X through the plan. One scale
+    // for all features sees no constant in X, which leaves the plan as it is.
+    template <class Bag> void store_dscale(const Bag &bag) const {
+        if (!job->dscale)
+            return;
+        const int64_t length = call().scale_length;
+        double *const out = job->dscale + (b - job->begin) * length;
+        const double constant = length > 1 ? 0 : bag.top[0];
+        for (int64_t d = 0; d < bag.D; ++d) {
+            double sum = (bag.top[d] - constant) * bag.by_top[d];
+            for (int64_t i = 0; i < bag.chunks; ++i)
+                sum += bag.by_scale[i * bag.Dp + d];
+            out[length > 1 ? d : 0] += sum;
         }
     }
 

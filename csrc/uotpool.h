@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 4
+#define UOTPOOL_ABI 5
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,12 +40,15 @@ typedef struct uotpool_call {
     int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
     int64_t raw_length;    /* 0: the weights are in `weights`; else they are made of `raw`: 1, the same for all modules,
                               or K */
+    int64_t scale_length;  /* 0: the plan is that of X; else of scale X, and X itself is pooled: 1, a scale for all
+                              features, or D */
     const void *X;         /* (M, D) */
     const int64_t *ptr;    /* (B + 1) */
     const int64_t *rows;   /* (ptr[B]) */
     const void *log_p0;    /* NULL: uniform */
     const void *log_q0;    /* (M); NULL: uniform in each bag */
     const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM. NULL with raw_length */
+    const void *scale;     /* (scale_length), of any sign. NULL without scale_length */
     const void *dout;      /* backward: derivative by the output, (B, D) or (M, D) */
     void *out;             /* forward: (B, D) pooled, or the plan (M, D) */
     void *dX;              /* backward, each of these NULL where not wanted: (M, D). A large bag needs room for it in
@@ -53,6 +56,7 @@ typedef struct uotpool_call {
     void *dlog_p0;         /* shape of log_p0 */
     void *dlog_q0;         /* (M) */
     void *dweights;        /* shape of weights */
+    void *dscale;          /* shape of scale */
     const void *raw[4];    /* (raw_length) each, as many as `weights` has rows: a weight is log(1 + exp(raw)) +
                               UOTPOOL_FLOOR. NULL without raw_length */
     void *draw[4];         /* shape of raw */
@@ -68,14 +72,15 @@ typedef struct uotpool_window_call {
     int64_t K, B, C, H, W;
     int64_t kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w, out_h, out_w;
     int64_t threads;
+    int64_t scale_length;  /* as above: 0, 1 or C */
     const void *X;
     const void *weights;   /* (3, K): alpha0, alpha1, alpha2 */
-    const void *scale;     /* (1): the plan is that of scale X; NULL: 1 */
+    const void *scale;     /* (scale_length) */
     const void *dout;      /* backward: as out */
     void *out;             /* forward */
     void *dX;              /* backward, each of these NULL where not wanted: as X */
     void *dweights;        /* (3, K) */
-    void *dscale;          /* (1) */
+    void *dscale;          /* (scale_length) */
 } uotpool_window_call;
 
 int uotpool_abi(void);
@@ -94,8 +99,9 @@ int uotpool_backward(const uotpool_call *call);
 
 /* The same for the bags begin .. end - 1 alone, so that a caller can cut a long call into pieces and stop in between.
  * Pieces that follow each other from 0 to B give the bits of one call: what all bags share is summed over the pieces in
- * order, dlog_p0 in place, dweights by `carry`, numbers of the size of dweights that belong to the caller (NULL: as in
- * one call, begin = 0). The piece with begin = 0 starts the sums, and writes the zeros of absent rows. */
+ * order, dlog_p0 in place, dweights and dscale by `carry`, numbers that belong to the caller, as many as dweights has
+ * and scale_length (NULL: as in one call, begin = 0). The piece with begin = 0 starts the sums, and writes the zeros of
+ * absent rows. */
 int uotpool_forward_bags(const uotpool_call *call, int64_t begin, int64_t end);
 int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, double *carry);
 
@@ -103,7 +109,7 @@ int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, 
 int uotpool_window_forward(const uotpool_window_call *call);
 int uotpool_window_backward(const uotpool_window_call *call);
 
-/* The same for the images begin .. end - 1, as above; `carry` has 3 K + 1 numbers. */
+/* The same for the images begin .. end - 1, as above; `carry` has 3 K + scale_length numbers. */
 int uotpool_window_forward_images(const uotpool_window_call *call, int64_t begin, int64_t end);
 int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begin, int64_t end, double *carry);
 

@@ -20,14 +20,14 @@ struct WideBag {
     const int64_t first, n;
     double *memory;
     int64_t used = 0;
-    Part inputs[5], outputs[4];
+    Part inputs[6], outputs[4];
     int input_count = 0, output_count = 0;
     uotpool_call call;
     Job job;
 
     WideBag(const Job &from, int64_t b, int64_t first_row, int64_t rows, double *block)
         : given(*from.call), first(first_row), n(rows), memory(block), call(given),
-          job{&call, from.backward, from.weights, 0, 1, nullptr, nullptr} {
+          job{&call, from.backward, from.weights, 0, 1, nullptr, nullptr, nullptr} {
         const int64_t D = given.D, weights = from.weights * given.K;
         const bool plan = given.head == UOTPOOL_PLAN;
         call.dtype = UOTPOOL_FLOAT64;
@@ -39,13 +39,15 @@ struct WideBag {
         call.log_q0 = input({(float *)given.log_q0, nullptr, 1, true, 0});
         call.log_p0 = input({(float *)given.log_p0, nullptr, D, false, given.p0_shared ? 0 : b * D});
         call.weights = input({(float *)given.weights, nullptr, weights, false, 0});
+        call.scale = input({(float *)given.scale, nullptr, given.scale_length, false, 0});
         call.out = call.dX = call.dlog_q0 = nullptr;
-        call.dlog_p0 = call.dweights = nullptr; // of each bag they are in the job
+        call.dlog_p0 = call.dweights = call.dscale = nullptr; // of each bag they are in the job
         if (from.backward) {
             call.dout = input({(float *)given.dout, nullptr, D, plan, b * D});
             call.dX = output({(float *)given.dX, nullptr, D, true, 0});
             call.dlog_q0 = output({(float *)given.dlog_q0, nullptr, 1, true, 0});
             job.dlog_p0 = output({(float *)from.dlog_p0, nullptr, D, false, (b - from.begin) * D});
+            job.dscale = from.dscale ? from.dscale + (b - from.begin) * given.scale_length : nullptr;
             job.dweights = from.dweights ? from.dweights + (b - from.begin) * weights : nullptr;
         } else {
             call.out = output({(float *)given.out, nullptr, D, plan, b * D});

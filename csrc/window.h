@@ -1,7 +1,7 @@
 // Sinkhorn for windows of an image: sinkhorn.h with uniform priors, W windows at a time, one in each lane.
 //
-// X = Xc + top with Xc <= 0, and the plan is that of s X (call.scale). Module k does, with a = alpha0[k] and in base 2,
-// c2 = s log2(e) / a, E = 2^(c2 Xc), f = 2^v2:
+// X = Xc + top with s Xc <= 0, and the plan is that of s X (call.scale). Module k does, with a = alpha0[k] and in base
+// 2, c2 = s log2(e) / a, E = 2^(c2 Xc), f = 2^v2:
 //
 //     S_c = sum_n E f        u2 = (1 - tau1) c2 top - tau1 log2 S         w = 2^u2
 //     R_n = sum_c E w        q = -log2 R - max                            v2 = tau2 q a / (a of the next module)
@@ -10,7 +10,8 @@
 // a window is given up when an S or R comes out too small to be trusted. It is done again the tight way, each sum
 // relative to its own largest term and with exponentials of its own. That is for its lane alone: the tile is solved
 // once more and only the lanes that need it are taken from there. What a window gives depends on nothing but the
-// window.
+// window. A scale for all channels is part of c2. One for each channel (Scaled) is not: it is multiplied in where X is
+// read, and its derivative is summed for each channel.
 #pragma once
 
 #include "window_tile.h"
@@ -35,11 +36,11 @@ template <class T> struct WindowStep {
     int64_t slot; // where E is
 };
 
-template <class T> struct WindowSinkhorn {
+template <class T, bool Scaled> struct WindowSinkhorn {
     const WindowJob &job;
     const uotpool_window_call &call;
-    Tile<T> tile;
-    const double s; // scale
+    Tile<T, Scaled> tile;
+    const double s; // scale of all channels
     bool regular;   // no weight for which an exponent could be positive
     WindowStep<T> *steps, last; // last: the sums of the output, over samples only
     int64_t slots;              // as many E are kept: of all modules for the way back, if the second cache has room
@@ -47,9 +48,11 @@ template <class T> struct WindowSinkhorn {
     T *S, *mean;                // (C)
     T *dX, *dy, *du, *G;        // (N, C), (C), ...
     T *dv, *D;                  // (N)
+    T *by_scale, *sum_by_scale; // scaled: (C): derivative by the scale, in this tile; in all
 
     WindowSinkhorn(const WindowJob &j, Arena &arena)
-        : job(j), call(*j.call), tile(j, arena), s(j.call->scale ? double(*(const T *)j.call->scale) : 1.0) {
+        : job(j), call(*j.call), tile(j, arena),
+          s(j.call->scale && !Scaled ? double(*(const T *)j.call->scale) : 1.0) {
         const int64_t count = job.backward ? call.K : 1;
         steps = arena.take<WindowStep<T>>(count);
         for (int64_t k = 0; k < count; ++k) {
@@ -71,6 +74,10 @@ template <class T> struct WindowSinkhorn {
             G = arena.take<T>(tile.width);
             dv = arena.take<T>(job.most * W<T>);
             D = arena.take<T>(job.most * W<T>);
+            by_scale = Scaled ? arena.take<T>(tile.width) : nullptr;
+            sum_by_scale = Scaled ? arena.take<T>(tile.width) : nullptr;
+            if (sum_by_scale)
+                memset(sum_by_scale, 0, size_t(tile.width) * sizeof(T));
         }
         regular = true;
         for (int64_t k = 0; steps && k < call.K; ++k)
@@ -108,6 +115,13 @@ template <class T> struct WindowSinkhorn {
             memset(mean, 0, size_t(tile.width) * sizeof(T));
             tile.output().template store<false>(out(b), tile.out_at, mean, tile.empty);
         }
+    }
+
+    // The derivative by the scale of each channel, when all windows are done.
+    void finish(double *sums) const {
+        if constexpr (Scaled)
+            for (int64_t c = 0; job.backward && c < call.C; ++c)
+                sums[3 * call.K + c] += double(lane_sum<T>(ld(sum_by_scale + c * W<T>)));
     }
 
     // Results for the lanes of the set, but for those that it returns: they cannot be trusted.
@@ -177,6 +191,7 @@ template <class T> struct WindowSinkhorn {
     void sum_rows(const WindowStep<T> &m, const T *factor, T *sums) {
         const int64_t width = tile.width; // copies stay in registers; see Bag
         const T *const X = tile.X;
+        const auto scale = tile.scale;
         T *const E = E_of(m);
         const T c2 = m.c2;
         const bool fresh = c2 != E_c2[m.slot];
@@ -190,8 +205,9 @@ template <class T> struct WindowSinkhorn {
             if (fresh)
                 each<T>(width, [&](int64_t d) {
                     V<T> sum = ld(sums + d), e[R];
+                    const auto by_X = scale.times(c2, d);
                     for (int r = 0; r < R; ++r)
-                        e[r] = c2 * ld(X + (n + r) * width + d);
+                        e[r] = by_X * ld(X + (n + r) * width + d);
                     exp2_all<T, R>(e);
                     for (int r = 0; r < R; ++r) {
                         st(E + (n + r) * width + d, e[r]);
@@ -216,9 +232,10 @@ template <class T> struct WindowSinkhorn {
         }
         const int64_t width = tile.width, N = tile.N;
         const T *const X = tile.X, *const v2 = m.v2;
+        const auto scale = tile.scale;
         T *const ref = m.ref;
-        const T c2 = m.c2;
         each<T>(width, [&](int64_t d) {
+            const auto c2 = scale.times(m.c2, d);
             V<T> most = c2 * ld(X + d) + ld(v2);
             for (int64_t n = 1; n < N; ++n)
                 most = vmax(c2 * ld(X + n * width + d) + ld(v2 + n * W<T>), most);
@@ -229,6 +246,7 @@ template <class T> struct WindowSinkhorn {
             constexpr int R = decltype(count)::value;
             each<T>(width, [&](int64_t d) {
                 V<T> sum = ld(sums + d), e[R];
+                const auto c2 = scale.times(m.c2, d);
                 for (int r = 0; r < R; ++r)
                     e[r] = c2 * ld(X + (n + r) * width + d) + ld(v2 + (n + r) * W<T>) - ld(ref + d);
                 exp2_all<T, R>(e);
@@ -279,7 +297,7 @@ template <class T> struct WindowSinkhorn {
     template <bool Tight> V<T> rows(WindowStep<T> &m) {
         const int64_t width = tile.width;
         const T *const X = tile.X, *const E = E_of(m), *const w = m.w;
-        const T c2 = m.c2;
+        const auto scale = tile.scale;
         V<T> least = T(1) - V<T>{}, most = NOTHING<T> - V<T>{};
         row_blocks(0, tile.N, [&](auto count, int64_t n) {
             constexpr int R = decltype(count)::value;
@@ -288,11 +306,13 @@ template <class T> struct WindowSinkhorn {
                 for (int r = 0; r < R; ++r)
                     ref[r] = NOTHING<T> - V<T>{};
                 each<T>(width, [&](int64_t d) {
+                    const auto c2 = scale.times(m.c2, d);
                     for (int r = 0; r < R; ++r)
                         ref[r] = vmax(c2 * ld(X + (n + r) * width + d) + ld(w + d), ref[r]);
                 });
                 each<T>(width, [&](int64_t d) {
                     V<T> e[R];
+                    const auto c2 = scale.times(m.c2, d);
                     for (int r = 0; r < R; ++r)
                         e[r] = c2 * ld(X + (n + r) * width + d) + ld(w + d) - ref[r];
                     exp2_all<T, R>(e);
@@ -328,8 +348,8 @@ template <class T> struct WindowSinkhorn {
     template <bool Tight> V<T> pool() {
         const int64_t width = tile.width;
         const T *const X = tile.X, *const E = E_of(last), *const f = last.f, *const v2 = last.v2, *const ref = last.ref;
+        const auto scale = tile.scale;
         T *const den = last.inverse_S, *const num = mean;
-        const T c2 = last.c2;
         if constexpr (Tight)
             columns<true>(last, den);
         V<T> least = T(1) - V<T>{};
@@ -340,7 +360,7 @@ template <class T> struct WindowSinkhorn {
                     const V<T> x = ld(X + n * width + d);
                     V<T> e;
                     if constexpr (Tight)
-                        e = exp2v<T>(c2 * x + ld(v2 + n * W<T>) - ld(ref + d));
+                        e = exp2v<T>(scale.times(last.c2, d) * x + ld(v2 + n * W<T>) - ld(ref + d));
                     else
                         e = ld(E + n * width + d) * ld(f + n * W<T>);
                     whole += e;
@@ -365,6 +385,8 @@ template <class T> struct WindowSinkhorn {
         const Image<T> from = tile.output(), to = tile.image();
         from.load((const T *)call.dout + b * from.C * from.size, tile.out_at, dy);
         double a_of_v = step(K - 1).a; // dv is by v / a with this one
+        if constexpr (Scaled)
+            memset(by_scale, 0, size_t(tile.width) * sizeof(T));
         V<T> with_x = {}, with_e = {};
         reverse_pool<Tight>(T(s / a_of_v), with_x, with_e);
         if constexpr (!Tight)
@@ -397,6 +419,8 @@ template <class T> struct WindowSinkhorn {
                 const V<T> g = ld(du + d), dL = T(-m.tau1) * g;
                 for_tau1 += g * (minus_L(d) - most);
                 by_top += g * ld(tile.centred + d);
+                if constexpr (Scaled)
+                    st(by_scale + d, ld(by_scale + d) + g * ld(tile.top + d) * T(m.rest / m.a));
                 if constexpr (Tight)
                     entropy += dL * ld(m.log_S + d);
                 st(G + d, dL * ld(m.inverse_S + d));
@@ -418,7 +442,15 @@ template <class T> struct WindowSinkhorn {
             da = 0;
             a_of_v = m.a;
         }
-        sums[3 * K] += ds;
+        if constexpr (Scaled) {
+            const V<T> good = ones_in<T>(set);
+            each<T>(tile.width, [&](int64_t d) {
+                const V<T> here = good > 0 ? ld(by_scale + d) : V<T>{}; // not times 0: a lane may hold NaN
+                st(sum_by_scale + d, ld(sum_by_scale + d) + here);
+            });
+        } else {
+            sums[3 * K] += ds;
+        }
         if (!call.dX)
             return;
         T *const data = (T *)call.dX + b * to.C * to.size;
@@ -439,10 +471,11 @@ template <class T> struct WindowSinkhorn {
     template <bool Tight> void reverse_pool(T c, V<T> &with_x, V<T> &with_e) {
         const int64_t width = tile.width;
         const T *const X = tile.X, *const E = E_of(last), *const mean = this->mean, *const ref = last.ref;
+        const auto scale = tile.scale;
         T *const dX = this->dX, *const G = this->G;
-        const T c2 = last.c2;
         each<T>(width, [&](int64_t d) { st(G + d, ld(dy + d) * ld(last.inverse_S + d)); });
-        V<T> sum_x = {}, sum_e = {};
+        V<T> sum_e = {};
+        Products<T, Scaled> products = {scale, by_scale};
         row_blocks(0, tile.N, [&](auto count, int64_t n) {
             constexpr int R = decltype(count)::value;
             V<T> row[R] = {}, by[R];
@@ -450,6 +483,7 @@ template <class T> struct WindowSinkhorn {
                 by[r] = ld((Tight ? last.v2 : last.f) + (n + r) * W<T>);
             each<T>(width, [&](int64_t d) {
                 const V<T> g = ld(G + d), y = ld(mean + d);
+                const auto by_Z = scale.times(c, d), c2 = scale.times(last.c2, d);
                 V<T> e[R], share[R];
                 for (int r = 0; r < R; ++r) {
                     const int64_t at = (n + r) * width + d;
@@ -463,17 +497,18 @@ template <class T> struct WindowSinkhorn {
                 for (int r = 0; r < R; ++r) {
                     const int64_t at = (n + r) * width + d;
                     const V<T> x = ld(X + at), p = share[r] * g, t = p * (x - y);
-                    st(dX + at, p + c * t);
+                    st(dX + at, p + by_Z * t);
                     row[r] += t;
-                    sum_x += t * x;
+                    products.add(t, x);
                     if constexpr (Tight)
                         sum_e += t * clamped<T>(e[r]);
                 }
+                products.finish(c, d);
             });
             for (int r = 0; r < R; ++r)
                 st(dv + (n + r) * W<T>, row[r] * ld(tile.present + (n + r) * W<T>));
         });
-        with_x = sum_x;
+        with_x = products.all;
         with_e = sum_e;
     }
 
@@ -486,13 +521,14 @@ template <class T> struct WindowSinkhorn {
             return;
         }
         const T *const X = tile.X, *const u2 = m.w;
+        const auto scale = tile.scale;
         T *const du = this->du;
-        const T c2 = m.c2;
         memset(du, 0, size_t(width) * sizeof(T));
         row_blocks(0, tile.N, [&](auto count, int64_t n) {
             constexpr int R = decltype(count)::value;
             each<T>(width, [&](int64_t d) {
                 V<T> e[R], sum = ld(du + d);
+                const auto c2 = scale.times(m.c2, d);
                 for (int r = 0; r < R; ++r)
                     e[r] = c2 * ld(X + (n + r) * width + d) + ld(u2 + d) - ld(m.row_ref + (n + r) * W<T>);
                 exp2_all<T, R>(e);
@@ -507,9 +543,11 @@ template <class T> struct WindowSinkhorn {
     template <bool Tight> void reverse_columns(WindowStep<T> &m, V<T> &with_x, V<T> &with_e) {
         const int64_t width = tile.width;
         const T *const X = tile.X, *const E = E_of(m), *const G = this->G, *const w = m.w, *const ref = m.ref;
+        const auto scale = tile.scale;
         T *const dX = this->dX;
-        const T c = T(s / m.a), c2 = m.c2;
-        V<T> sum_x = {}, sum_e = {};
+        const T c = T(s / m.a);
+        V<T> sum_e = {};
+        Products<T, Scaled> products = {scale, by_scale};
         row_blocks(0, tile.N, [&](auto count, int64_t n) {
             constexpr int R = decltype(count)::value;
             V<T> row[R] = {}, by[R], rows[R], row_ref[R];
@@ -520,7 +558,9 @@ template <class T> struct WindowSinkhorn {
             }
             each<T>(width, [&](int64_t d) {
                 const V<T> g = ld(G + d), u = ld(w + d);
+                const auto by_Z = scale.times(c, d);
                 if constexpr (Tight) {
+                    const auto c2 = scale.times(m.c2, d);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * width + d;
                         const V<T> x = ld(X + at);
@@ -528,27 +568,28 @@ template <class T> struct WindowSinkhorn {
                         V<T> p[2] = {e[0], e[1]};
                         exp2_all<T, 2>(p);
                         const V<T> of_column = p[0] * g, of_row = p[1] * rows[r], t = of_column + of_row;
-                        st(dX + at, ld(dX + at) + c * t);
+                        st(dX + at, ld(dX + at) + by_Z * t);
                         row[r] += of_column;
-                        sum_x += t * x;
+                        products.add(t, x);
                         sum_e += of_column * clamped<T>(e[0]) + of_row * clamped<T>(e[1]);
                     }
                 } else {
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * width + d;
                         const V<T> e = ld(E + at), t = e * (u * rows[r] + g * by[r]);
-                        st(dX + at, ld(dX + at) + c * t);
+                        st(dX + at, ld(dX + at) + by_Z * t);
                         row[r] += e * g;
-                        sum_x += t * ld(X + at);
+                        products.add(t, ld(X + at));
                     }
                 }
+                products.finish(c, d);
             });
             for (int r = 0; r < R; ++r) {
                 const V<T> sum = Tight ? row[r] : row[r] * by[r];
                 st(dv + (n + r) * W<T>, sum * ld(tile.present + (n + r) * W<T>));
             }
         });
-        with_x = sum_x;
+        with_x = products.all;
         with_e = sum_e;
     }
 };

@@ -37,6 +37,9 @@ int check(const uotpool_window_call &c, int backward, int64_t begin, int64_t end
         return UOTPOOL_BAD_ARGUMENT;
     if (begin < 0 || end < begin || end > c.B)
         return UOTPOOL_BAD_ARGUMENT;
+    if ((c.scale_length != 0 && c.scale_length != 1 && c.scale_length != c.C) ||
+        (c.scale_length == 0 && (c.scale || c.dscale)))
+        return UOTPOOL_BAD_ARGUMENT;
     const int64_t at_least_1[] = {c.kernel_h, c.kernel_w, c.stride_h, c.stride_w};
     for (int64_t size : at_least_1)
         if (size < 1 || size > most)
@@ -50,11 +53,11 @@ int check(const uotpool_window_call &c, int backward, int64_t begin, int64_t end
     const int64_t images = product(c.B, c.C * 8), each_module = product(most_positions(c) + c.C, 2048);
     if (product(images, c.H * c.W) < 0 || product(images, c.out_h * c.out_w) < 0 || each_module < 0 ||
         product(each_module, c.K) < 0 || product(most_positions(c), c.C * 512) < 0 ||
-        product(product(c.B, c.out_h), c.K * 64) < 0)
+        product(product(c.B, c.out_h), (c.K + c.C) * 64) < 0)
         return UOTPOOL_BAD_ARGUMENT;
 
     const bool some = c.B > 0, some_out = some && c.out_h > 0 && c.out_w > 0;
-    if ((some && !c.X) || !c.weights || (some_out && (backward ? !c.dout : !c.out)) || (c.dscale && !c.scale))
+    if ((some && !c.X) || !c.weights || (some_out && (backward ? !c.dout : !c.out)) || (c.scale_length > 0 && !c.scale))
         return UOTPOOL_NULL_POINTER;
     const void *floats[] = {c.X, c.weights, c.scale, c.dout, c.out, c.dX, c.dweights, c.dscale};
     for (const void *p : floats)
@@ -62,6 +65,9 @@ int check(const uotpool_window_call &c, int backward, int64_t begin, int64_t end
             return UOTPOOL_MISALIGNED;
     return UOTPOOL_OK;
 }
+
+// How many numbers a band has of the derivatives by weights and scale.
+int64_t sums_of(const uotpool_window_call &c) { return 3 * c.K + (c.scale_length > 1 ? c.scale_length : 1); }
 
 struct Bands {
     const WindowJob *job;
@@ -71,7 +77,7 @@ struct Bands {
     int64_t colours, colour; // with two, this one: every other band
     int64_t count, a_task;   // bands of this colour, of one task
     size_t scratch;
-    double *sums; // (end - begin, each, 3 K + 1)
+    double *sums; // (end - begin, each, sums_of)
     std::atomic<int> *status;
 };
 
@@ -86,7 +92,7 @@ void run_bands(void *context, int64_t task) {
     const int64_t of_colour = (bands.each - bands.colour + bands.colours - 1) / bands.colours;
     for (int64_t i = task * bands.a_task; i < smaller((task + 1) * bands.a_task, bands.count); ++i) {
         const int64_t image = i / of_colour, band = i % of_colour * bands.colours + bands.colour;
-        double *sums = bands.sums ? bands.sums + (image * bands.each + band) * (3 * c.K + 1) : nullptr;
+        double *sums = bands.sums ? bands.sums + (image * bands.each + band) * sums_of(c) : nullptr;
         bands.kernels->window_rows(bands.job, bands.begin + image, band * bands.rows,
                                    smaller((band + 1) * bands.rows, c.out_h), scratch.memory, sums);
     }
@@ -94,11 +100,12 @@ void run_bands(void *context, int64_t task) {
 }
 
 template <class T> void sum_bands(const uotpool_window_call &c, const Bands &bands, double *carry) {
-    const int64_t step = 3 * c.K + 1, parts = (bands.end - bands.begin) * bands.each;
+    const int64_t step = sums_of(c), parts = (bands.end - bands.begin) * bands.each;
     if (c.dweights)
         sum_in_order(bands.sums, parts, step, 3 * c.K, carry, (T *)c.dweights);
     if (c.dscale)
-        sum_in_order(bands.sums + 3 * c.K, parts, step, 1, carry ? carry + 3 * c.K : nullptr, (T *)c.dscale);
+        sum_in_order(bands.sums + 3 * c.K, parts, step, c.scale_length, carry ? carry + 3 * c.K : nullptr,
+                     (T *)c.dscale);
 }
 
 int run(const uotpool_window_call *call, int backward, int64_t begin, int64_t end, double *carry) {
@@ -113,7 +120,7 @@ int run(const uotpool_window_call *call, int backward, int64_t begin, int64_t en
     if (!aligned(carry, sizeof(double)))
         return UOTPOOL_MISALIGNED;
     if (carry && begin == 0)
-        memset(carry, 0, size_t(3 * c.K + 1) * sizeof(double));
+        memset(carry, 0, size_t(3 * c.K + c.scale_length) * sizeof(double));
     const size_t item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
     // With stride = kernel and no leftover each entry is in one window; else dX is added to.
     const bool once = c.stride_h == c.kernel_h && c.stride_w == c.kernel_w &&
@@ -139,7 +146,7 @@ int run(const uotpool_window_call *call, int backward, int64_t begin, int64_t en
             bands.colours = 2;
     }
     if (backward) {
-        bands.sums = (double *)calloc(size_t((end - begin) * bands.each * (3 * c.K + 1)) + 1, sizeof(double));
+        bands.sums = (double *)calloc(size_t((end - begin) * bands.each * sums_of(c)) + 1, sizeof(double));
         if (!bands.sums)
             return UOTPOOL_NO_MEMORY;
     }

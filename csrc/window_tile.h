@@ -76,6 +76,14 @@ template <class T> UOTPOOL_INLINE double lanes_sum(V<T> x, LaneSet set) {
     return sum;
 }
 
+// 1 in the lanes of the set, 0 in others.
+template <class T> UOTPOOL_INLINE V<T> ones_in(LaneSet set) {
+    V<T> x = {};
+    for (int i = 0; i < W<T>; ++i)
+        x[i] = T(set >> i & 1);
+    return x;
+}
+
 // f(count) with count.value() = N, known to the compiler for windows of 2 x 2.
 struct Count {
     int64_t N;
@@ -187,7 +195,7 @@ template <class T> struct Image {
     }
 };
 
-template <class T> struct Tile {
+template <class T, bool Scaled> struct Tile {
     const uotpool_window_call &call;
     const int64_t width;    // C W: a row of X
     int64_t N;              // positions of the largest window here
@@ -198,7 +206,8 @@ template <class T> struct Tile {
     T *present;             // (N, W): 1 for them, else 0
     T *X;                   // (N, C, W): minus `top`
     T *top;                 // (C, W): largest over the window, or smallest for a negative scale
-    T *centred;             // (C, W): minus the largest of the channels, or the smallest
+    T *centred;             // (C, W): minus the largest of the channels, or the smallest; scaled: of scale times top
+    Scale<T, Scaled> scale; // (C, W): of each channel
     V<T> poison;            // NaN in the lane of a window with an entry that is not finite; else 0
 
     Tile(const WindowJob &job, Arena &arena) : call(*job.call), width(job.call->C * W<T>) {
@@ -208,6 +217,9 @@ template <class T> struct Tile {
         X = arena.take<T>(job.most * width);
         top = arena.take<T>(width);
         centred = arena.take<T>(width);
+        scale.of = Scaled ? arena.take<T>(width) : nullptr;
+        for (int64_t d = 0; scale.of && d < width; ++d)
+            scale.of[d] = ((const T *)call.scale)[d / W<T>];
     }
 
     Image<T> image() const { return {call.C, call.H * call.W, call.channels_last != 0}; }
@@ -247,6 +259,7 @@ template <class T> struct Tile {
         }
     }
 
+    // `sign` is that of a scale of all channels.
     void load(int64_t b, T sign) {
         const Image<T> from = image();
         const T *const data = (const T *)call.X + b * from.C * from.size;
@@ -254,25 +267,28 @@ template <class T> struct Tile {
             from.load(data, at + n * W<T>, X + n * width);
         const int64_t width = this->width;
         T *const X = this->X, *const top = this->top;
+        const auto scale = this->scale;
         V<T> zero = {}, best = {};
         with_count(N, [&](auto count) {
             each<T>(width, [&](int64_t d) {
-                V<T> m = sign * ld(X + d), finite = {};
+                V<T> m = scale.upwards(sign * ld(X + d), d), finite = {};
                 for (int64_t n = 1; n < count.value(); ++n)
-                    m = vmax(sign * ld(X + n * width + d), m);
-                best = d == 0 ? m : vmax(m, best);
+                    m = vmax(scale.upwards(sign * ld(X + n * width + d), d), m);
+                m = scale.upwards(m, d);
+                const V<T> of_plan = scale.times(m, d);
+                best = d == 0 ? of_plan : vmax(of_plan, best);
                 m *= sign;
                 st(top + d, m);
                 for (int64_t n = 0; n < count.value(); ++n) {
                     const V<T> x = ld(X + n * width + d) - m;
                     st(X + n * width + d, x);
-                    finite += x * 0;
+                    finite += scale.times(x, d) * 0;
                 }
                 zero += finite;
             });
         });
         best *= sign;
-        each<T>(width, [&](int64_t d) { st(centred + d, ld(top + d) - best); });
+        each<T>(width, [&](int64_t d) { st(centred + d, scale.times(ld(top + d), d) - best); });
         poison = zero;
     }
 

@@ -36,7 +36,7 @@ from uotpool.zoo import ENTRIES
 
 ROOT = Path(__file__).parent.parent
 COMPARISONS = (
-    *("speed", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
+    *("speed", "scale", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
     *("mil", "graph", "svm", "windows", "swap", "deploy"),
 )
 FINDINGS = ("convergence", "gap-map", "propositions", "stability", "structural-zeros", "witnesses")

@@ -44,6 +44,10 @@ def gap(X=X, P=X, **how):
     return uotpool.duality_gap(X, P, **WEIGHTS | how)
 
 
+def value(X=X, P=X, **how):
+    return uotpool.objective(X, P, **WEIGHTS | how)
+
+
 def stats(P=X, **how):
     return uotpool.plan_stats(P, **how)
 
@@ -170,6 +174,18 @@ ALWAYS: list[Bad] = [
     ("dim_size-ptr", lambda: pool(ROWS, ptr=tensor([0, 6]), dim_size=3), V, "dim_size", "1, the number", "3"),
     ("dim_size-dense", lambda: pool(dim_size=3), V, "dim_size", "the number of sets of X, 2", "3"),
     ("dim_size-one-set", lambda: pool(ROWS, dim_size=2), V, "dim_size", "1 (X of shape (N, D)", "2"),
+    # scale
+    ("scale-NaN", lambda: pool(scale=NAN), V, "scale", "a finite number, or a floating tensor", "nan"),
+    ("scale-inf", lambda: plan(scale=-INF), V, "scale", "a finite number", "-inf"),
+    ("scale-bool", lambda: gap(scale=True), T, "scale", "a finite number", "True (bool)"),
+    ("scale-list", lambda: pool(scale=[1.0] * 4), T, "scale", "tensor of shape (), (1,) or (4,)", "(list)"),
+    ("scale-huge", lambda: pool(X.float(), scale=-1e50), V, "scale", "range of torch.float32", "-1e+50"),
+    ("scale-shape", lambda: value(scale=ones(3)), V, "scale", "(), (1,) or (4,)", "shape (3,)"),
+    ("scale-per-set", lambda: pool(scale=ones(2, 4)), V, "scale", "(), (1,) or (4,)", "shape (2, 4)"),
+    ("scale-integer", lambda: pool(scale=ones(4).long()), T, "scale", "a floating tensor", "int64"),
+    ("scale-values", lambda: pool(scale=tensor([1.0, -INF, 0.0, NAN])), V, "scale", "finite values", "-inf"),
+    ("scale-float32", lambda: pool(X.float(), scale=X.new_tensor(1e50)), V, "scale", "float32", "1e+50"),
+    ("scale-device", lambda: pool(scale=ones(4, device="meta")), V, "scale", "device of X (cpu)", "meta"),
     # names
     ("solver", lambda: pool(solver="sinkhron"), V, "solver", "'sinkhorn', 'badmm-e', 'badmm-q'", "'sinkhron'"),
     ("solver-tensor", lambda: pool(solver=X), V, "solver", "one of 'sinkhorn'", "a float64 tensor"),

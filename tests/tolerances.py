@@ -4,6 +4,7 @@ F64 = 1e-12  # the same computation in another layout or order, float64
 F64_GRADIENT = 1e-10  # gradients of weights by the kernels and by the reference, float64
 F32 = 1e-5  # the same in float32
 F32_RELATIVE = 2e-5  # of the largest entry, float32 against float64, inputs of any size (measured 3e-6)
+GAP_F64 = 1e-11  # the gap of a plan that is solved to the default of 1e-12
 F64_SOLVED = 1e-7  # two solves of one problem to the default gap: the plan is good to its square root
 STRUCTURAL_ZERO = 1e-12  # gradients below are zero by construction (measured 1e-16)
 MASS_F32 = 1e-5  # mass of a float32 plan, any weights (measured 7e-7; 1e-3 is promised)
@@ -19,7 +20,7 @@ ONNX_F32 = 1e-5  # a model in onnxruntime against eager, which runs the kernels
 
 # The kernels against the reference in float64, in units of the rounding error of X / alpha0. Measured: 6, 8,
 # 200 and 9e3. Derivatives by priors and weights are small differences of large sums, in the reference too.
-KERNEL = {"value": 20.0, "X": 20.0, "p0": 2e3, "q0": 2e3} | dict.fromkeys(
+KERNEL = {"value": 20.0, "X": 20.0, "p0": 2e3, "q0": 2e3, "scale": 2e3} | dict.fromkeys(
     ("alpha0", "alpha1", "alpha2", "rho"), 2e4
 )
 KERNEL_HARD = 5.0  # times as much for X beyond 1 by orders of magnitude (measured 1.1, for X)
@@ -30,7 +31,7 @@ WIDE_F32 = 5e-6
 
 
 def kernel(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
-    """Largest relative error; `ratio` is max |X| / alpha0. For values in float32 1e-5 at alpha0 = 0.3."""
+    """Largest relative error; `ratio` is max |scale X| / alpha0. For values in float32 1e-5 at alpha0 = 0.3."""
     return KERNEL[name] * eps * (1.0 + ratio) * slack
 
 

@@ -139,6 +139,18 @@ def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.floa
     return float(x)
 
 
+def signed_number(name: str, x: Any, accepted: str, dtype: torch.dtype) -> float:
+    """Return a number of any sign; refuse one that is not finite in the dtype."""
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        fail(name, accepted, x, TypeError)
+    if not isinstance(x, numbers.Integral) and not math.isfinite(x):
+        fail(name, accepted, x)
+    high = torch.finfo(dtype).max
+    if not -high <= x <= high:
+        fail(name, f"a number in the range of {dtype}, {-high:.2g} to {high:.2g}", x)
+    return float(x)
+
+
 def _range(dtype: torch.dtype, positive: bool) -> tuple[float, float]:
     """Return the range of numbers that are neither infinite nor, for a divisor, 0 in the dtype."""
     info = torch.finfo(dtype)
@@ -176,6 +188,17 @@ def weight_values(name: str, x: Tensor, *, positive: bool, dtype: torch.dtype) -
     elif not bool(good):
         accepted = f"finite values {'> 0' if positive else '>= 0'} in the range of {dtype}"
         raise ValueError(f"{name}: expected {accepted}, got {x.tolist()}")
+
+
+def scale_values(name: str, x: Tensor, dtype: torch.dtype) -> None:
+    """Refuse a tensor with a value that is not finite in the dtype, where values can be read."""
+    if torch.compiler.is_compiling() or x.is_meta:
+        return
+    good = x.detach().to(dtype).isfinite()
+    if not readable(x):
+        torch._assert_async(good.all(), f"uotpool: {name} must be finite")
+    elif not bool(good.all()):
+        raise ValueError(f"{name}: expected finite values in the range of {dtype}, got {x[~good].tolist()[0]}")
 
 
 def index_values(index: Tensor, num_sets: int, given: bool = True) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from uotpool import backends, checks
-from uotpool.inputs import Modules, Weight, as_sets, log_priors, resolve_weights
-from uotpool.problem import Problem, SolverInput, Weights
+from uotpool.inputs import Modules, Weight, as_sets, log_priors, resolve_scale, resolve_weights
+from uotpool.problem import Problem, SolverInput
 from uotpool.solvers import REGULARIZERS, SOLVERS, certificate
 
 
@@ -26,6 +26,7 @@ def uot_plan(
     ptr: Tensor | None = None,
     dim_size: int | None = None,
     mask: Tensor | None = None,
+    scale: float | Tensor | None = None,
     solver: str = "sinkhorn",
     K: Modules = None,
     tol: float | None = None,
@@ -60,6 +61,9 @@ def uot_plan(
             `index`.
         mask: True (or 1) where a sample is present, (B, N) or (M,). What padding holds is never
             read.
+        scale: the plan is that of `scale` X in place of X: a number, or a tensor of shape (), (1,) or (D,), one
+            value per feature, of any sign. 0 leaves a feature out of what decides the plan, below 0 its small
+            values attract mass. Default: 1.
         solver: "sinkhorn", "badmm-e" or "badmm-q".
         K: number of modules; default: the length of the weights, 4 if all are numbers. "converged"
             gives the optimum to a duality gap of `tol`, differentiated implicitly, from one value
@@ -78,7 +82,8 @@ def uot_plan(
     rows, sets = as_sets(X, index, ptr, dim_size, mask)
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
     weights = resolve_weights(rows, options.solver, K, alpha0, alpha1, alpha2, rho)
-    return backends.plan(Problem(rows, sets, log_p0, log_q0, weights), options).to(X.dtype)
+    problem = Problem(rows, sets, log_p0, log_q0, weights, resolve_scale(rows, scale))
+    return backends.plan(problem, options).to(X.dtype)
 
 
 def uot_pool(
@@ -94,6 +99,7 @@ def uot_pool(
     ptr: Tensor | None = None,
     dim_size: int | None = None,
     mask: Tensor | None = None,
+    scale: float | Tensor | None = None,
     solver: str = "sinkhorn",
     K: Modules = None,
     tol: float | None = None,
@@ -106,6 +112,8 @@ def uot_pool(
 
     Args:
         X, alpha0, alpha1, alpha2, rho, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+        scale: as in `uot_plan`. P is the plan of `scale` X, and X itself is pooled. The samples' weights for a
+            feature of scale 0 do not depend on its values.
         solver, K, tol, max_iter, formulation, impl: as in `uot_plan`.
         readout: "conditional" is the formula above (the paper's eq. 4). "authors" is D sum_n X P,
             the output of the authors' runs; only with `formulation="paper"`.
@@ -117,7 +125,8 @@ def uot_pool(
     rows, sets = as_sets(X, index, ptr, dim_size, mask)
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
     weights = resolve_weights(rows, options.solver, K, alpha0, alpha1, alpha2, rho)
-    return backends.pool(Problem(rows, sets, log_p0, log_q0, weights), options).to(X.dtype)
+    problem = Problem(rows, sets, log_p0, log_q0, weights, resolve_scale(rows, scale))
+    return backends.pool(problem, options).to(X.dtype)
 
 
 def duality_gap(
@@ -133,6 +142,7 @@ def duality_gap(
     ptr: Tensor | None = None,
     dim_size: int | None = None,
     mask: Tensor | None = None,
+    scale: float | Tensor | None = None,
     regularizer: str = "entropic",
 ) -> Tensor:
     r"""Certify how far the objective of a plan, from any solver, is from the optimum.
@@ -149,7 +159,7 @@ def duality_gap(
     optimal: certify in float64.
 
     Args:
-        X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+        X, p0, q0, index, ptr, dim_size, mask, scale: as in `uot_plan`.
         P: plan in the layout of X, >= 0. It is first normalised to mass 1.
         alpha0, alpha1, alpha2: one value each.
         regularizer: "entropic" or "quadratic".
@@ -157,8 +167,8 @@ def duality_gap(
     Returns:
         (B,), in float64, as it measures small differences; 0 for an empty set.
     """
-    given = {"p0": p0, "q0": q0, "index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
-    problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, **given)
+    layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
+    problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, p0, q0, scale, **layout)
     return certificate.gap(problem, P.log(), regularizer).reshape(problem.sets.num_sets)
 
 
@@ -175,12 +185,13 @@ def objective(
     ptr: Tensor | None = None,
     dim_size: int | None = None,
     mask: Tensor | None = None,
+    scale: float | Tensor | None = None,
     regularizer: str = "entropic",
 ) -> Tensor:
     r"""Compute the value of the problem at a plan of mass 1, which is what `uot_plan` minimises.
 
     Args:
-        X, p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
+        X, p0, q0, index, ptr, dim_size, mask, scale: as in `uot_plan`.
         P: plan in the layout of X, >= 0.
         alpha0, alpha1, alpha2: one value each.
         regularizer: "entropic" or "quadratic".
@@ -188,8 +199,8 @@ def objective(
     Returns:
         (B,), float64. 0 for an empty set.
     """
-    given = {"p0": p0, "q0": q0, "index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
-    problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, **given)
+    layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
+    problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, p0, q0, scale, **layout)
     return certificate.objective(problem, P, regularizer).reshape(problem.sets.num_sets)
 
 
@@ -198,9 +209,9 @@ def _with_plan(
     P: Tensor,
     alphas: tuple[float | Tensor, ...],
     regularizer: str,
-    *,
-    p0: Any,
-    q0: Any,
+    p0: Tensor | None,
+    q0: Tensor | None,
+    scale: float | Tensor | None,
     **layout: Any,
 ) -> tuple[SolverInput, Tensor]:
     """Return the problem of a given plan, and the plan, both in float64."""
@@ -216,8 +227,8 @@ def _with_plan(
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
     alpha0, alpha1, alpha2 = alphas
     weights = resolve_weights(rows, SOLVERS["sinkhorn"], "converged", alpha0, alpha1, alpha2, None)
-    log_priors_given = sets.log_priors(rows, log_p0, log_q0)
-    return SolverInput(rows, sets, *log_priors_given, Weights(*weights.unbind())), P.double()
+    problem = Problem(rows, sets, log_p0, log_q0, weights, resolve_scale(rows, scale))
+    return problem.to_solve(), P.double()
 
 
 class PlanStats(NamedTuple):

@@ -246,5 +246,21 @@ def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
     return value.to(device=X.device, dtype=X.dtype)
 
 
+def resolve_scale(X: Tensor, scale: float | Tensor | None) -> Tensor | None:
+    """Return the scale in the dtype and on the device of X, (), (1,) or (D,); None where there is none."""
+    if scale is None:
+        return None
+    D = X.shape[-1]
+    accepted = f"a finite number, or a floating tensor of shape (), (1,) or ({D},)"
+    if not isinstance(scale, Tensor):
+        return X.new_full((), checks.signed_number("scale", scale, accepted, X.dtype))
+    checks.floating("scale", scale, accepted)
+    if scale.shape not in ((), (1,), (D,)):
+        checks.fail("scale", accepted, scale)
+    checks.same_device("scale", scale, X)
+    checks.scale_values("scale", scale, X.dtype)
+    return scale.to(X.dtype)
+
+
 def _modules(K: Modules) -> str:
     return "K" if K is None else str(K)

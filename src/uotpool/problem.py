@@ -61,7 +61,8 @@ class Problem(NamedTuple):
         log_p0: log prior over features, (D,) or (B, D); None: uniform.
         log_q0: log prior over samples, shape v of `sets`; None: uniform.
         weights: one row per weight of the solver, one column per module; or the parameters behind them.
-        scale: one number s. The plan is that of s X, and X is pooled by this plan. None: 1.
+        scale: s, one number, () or (1,), or one per feature, (D,), of any sign. The plan is that of s X, and X
+            itself is pooled by this plan. None: 1.
     """
 
     X: Tensor

@@ -38,4 +38,5 @@ def draw(seed: int) -> Case:
     times, plus = tuple(sets.SPREADS.values())[below(len(sets.SPREADS))]
     X = (times * problem.X + plus).float().double()
     weights = [None if w is None else w[:2] for w in small.weights]
-    return Case(small.solver, small.grid, small.dtype, small.plan, problem._replace(X=X), weights)
+    scale = sets.draw_scale(seed, D)
+    return Case(small.solver, small.grid, small.dtype, small.plan, problem._replace(X=X, scale=scale), weights)

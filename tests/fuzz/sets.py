@@ -30,7 +30,9 @@ class Case(NamedTuple):
     def describe(self) -> str:
         shape, layout = tuple(self.problem.X.shape), sorted(self.problem.layout)
         weights = [None if w is None else [f"{x:.0e}" for x in w] for w in self.weights]
-        return f"{self.solver} {self.grid} {self.dtype} plan={self.plan} {shape} {layout} {weights}"
+        scale = None if self.problem.scale is None else [f"{x:.0e}" for x in self.problem.scale.reshape(-1)]
+        how = f"{self.solver} {self.grid} {self.dtype} plan={self.plan} {shape} {layout} scale={scale}"
+        return f"{how} {weights}"
 
 
 def draw(seed: int) -> Case:
@@ -65,7 +67,18 @@ def draw(seed: int) -> Case:
     weights = (10.0 ** decades.double()).float().double()
     own = [*weights[:3], None if solver == "sinkhorn" else weights[3]]
     X = (times * problem.X + plus).float().double()
-    return Case(solver, grid, dtype, plan, problem._replace(X=X), own)
+    return Case(solver, grid, dtype, plan, problem._replace(X=X, scale=draw_scale(seed, D)), own)
+
+
+def draw_scale(seed: int, D: int) -> Tensor | None:
+    """Draw one for two of five cases: a number, or one per feature, of any decade and sign, some of them 0."""
+    if seed % 5 not in (0, 3):
+        return None
+    g = torch.Generator().manual_seed(seed + 2**32)
+    decades = torch.randint(-5, 5, (D,), generator=g)
+    signs = torch.randint(-2, 3, (D,), generator=g).sign()
+    scale = (signs * 10.0 ** decades.double()).float().double()
+    return scale[0] if seed % 5 == 0 else scale
 
 
 def check(case: Case) -> Found:
@@ -81,9 +94,14 @@ def check(case: Case) -> Found:
     if found.wrong or case.grid != "promised":
         return found
     smallest = min(float(w.min()) for w in (case.weights[0], case.weights[3]) if w is not None)
-    exponent = float(case.problem.X.abs().max()) / smallest
+    exponent = float(plan_of(case.problem).abs().max()) / smallest
     found.compare_all(case.dtype, results, partial(in_units, case), partial(errors, case), exponent)
     return found
+
+
+def plan_of(problem: Problem) -> Tensor:
+    """Return what the plan is of: X, or scale X."""
+    return problem.X if problem.scale is None else problem.scale * problem.X
 
 
 def in_units(case: Case, unit: float) -> dict[str, Tensor]:
@@ -125,13 +143,17 @@ def errors(case: Case, got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[
     """Largest error of each result in units of its natural scale.
 
     The output is within the range of X, so a change of a weight by a factor, or of a prior, moves it by about
-    that much; one of X by its own size and, through the plan, by the range over alpha0.
+    that much; one of X by its own size and, through the plan, by the range over alpha0, and one of a scale by
+    the range of X over alpha0.
     """
     X = case.problem.X
     width = max(float(X.max() - X.min()), 1e-3) if X.numel() else 1.0
     size = 1.0 if case.plan else width
     assert case.weights[0] is not None
-    scales = {"value": size, "X": 1.0 + size / float(case.weights[0][-1])}
+    alpha0, most_scale = float(case.weights[0][-1]), 1.0
+    if case.problem.scale is not None:
+        most_scale = float(case.problem.scale.abs().max())
+    scales = {"value": size, "X": 1.0 + size * most_scale / alpha0, "scale": size * max(1.0, width / alpha0)}
     found = {}
     for name, w in want.items():
         weight = case.weights[WEIGHTS.index(name)] if name in WEIGHTS else None

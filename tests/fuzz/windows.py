@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests import tolerances as tol
 from tests.fuzz.found import Found
-from tests.fuzz.sets import GRIDS, SPREADS
+from tests.fuzz.sets import GRIDS, SPREADS, draw_scale
 from tests.kernels.harness import rand
 from tests.kernels.windows import Windows, fused, output_size, reference, solved
 
@@ -25,7 +25,7 @@ class Case(NamedTuple):
 
     def describe(self) -> str:
         p = self.windows
-        scale = None if p.scale is None else float(p.scale)
+        scale = None if p.scale is None else p.scale.tolist()
         weights = [[f"{x:.0e}" for x in row] for row in p.weights]
         return (
             f"windows {self.grid} {self.dtype} {self.memory_format} {tuple(p.X.shape)} kernel={p.kernel_size} "
@@ -52,7 +52,9 @@ def draw(seed: int) -> Case:
     low, high = GRIDS[grid]
     weights = (10.0 ** torch.randint(low, high + 1, (3, size(6)), generator=g).double()).float().double()
     number = choose((None, 0.0, 0.25, -1.5))
-    scale = None if number is None else torch.tensor([number]).double()
+    scale = draw_scale(seed, shape[1]) if seed % 5 == 3 else None
+    if scale is None and number is not None:
+        scale = torch.tensor([number]).double()
     out = output_size(shape[2:], kernel, stride, padding, ceil=choose((False, True)))
     p = Windows(X, weights, scale, kernel, stride, padding, out)
     return Case(grid, choose((torch.float32, torch.float64)), choose(FORMATS), p)
@@ -73,7 +75,7 @@ def check(case: Case) -> Found:
     if found.wrong or case.grid != "promised":
         return found
     p = case.windows
-    exponent = float(p.X.abs().max() * (1.0 if p.scale is None else p.scale.abs()) / p.weights[0].min())
+    exponent = float(p.X.abs().max() * (1.0 if p.scale is None else p.scale.abs().max()) / p.weights[0].min())
     found.compare_all(case.dtype, results, partial(in_units, case), partial(errors, case), exponent)
     return found
 
@@ -89,7 +91,7 @@ def errors(case: Case, got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[
     """Return errors in units of the natural scales, which are those of sets; the plan is that of scale X."""
     p = case.windows
     width = max(float(p.X.max() - p.X.min()), 1e-3)
-    scale = 1.0 if p.scale is None else float(p.scale.abs())
+    scale = 1.0 if p.scale is None else float(p.scale.abs().max())
     scales = {"X": 1.0 + width * scale / float(p.weights[0][-1])}
     if p.scale is not None:
         scales["scale"] = width * max(1.0, width / float(p.weights[0][-1]))

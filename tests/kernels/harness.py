@@ -25,11 +25,13 @@ class Problem(NamedTuple):
     num_sets: int
     p0: Tensor | None
     q0: Tensor | None
+    scale: Tensor | None = None  # (), (1,) or (D,)
 
     def to(self, dtype: torch.dtype) -> Problem:
-        X, p0, q0 = (None if t is None else t.to(dtype) for t in (self.X, self.p0, self.q0))
+        given = (self.X, self.p0, self.q0, self.scale)
+        X, p0, q0, scale = (None if t is None else t.to(dtype) for t in given)
         assert X is not None
-        return self._replace(X=X, p0=p0, q0=q0)
+        return self._replace(X=X, p0=p0, q0=q0, scale=scale)
 
 
 # What is drawn are float32 numbers in float64: one solution in float64 serves both precisions.
@@ -98,9 +100,9 @@ def solved(
 ) -> dict[str, Tensor]:
     """Value, and the derivative of a random combination of it by everything there is."""
     inputs = {"X": problem.X.detach().clone().requires_grad_()}
-    for name, logits in (("p0", problem.p0), ("q0", problem.q0)):
-        if logits is not None:
-            inputs[name] = logits.detach().clone().requires_grad_()
+    for name, given in (("p0", problem.p0), ("q0", problem.q0), ("scale", problem.scale)):
+        if given is not None:
+            inputs[name] = given.detach().clone().requires_grad_()
     own = [None if w is None else w.detach().clone().requires_grad_() for w in weights]
     inputs |= {name: w for name, w in zip(WEIGHTS, own, strict=True) if w is not None}
     priors = {}
@@ -109,7 +111,8 @@ def solved(
     if "q0" in inputs:
         priors["q0"] = sample_prior(problem, inputs["q0"])
     run: Any = uot_plan if plan else uot_pool
-    value = run(inputs["X"], *own, **priors, **problem.layout, solver=solver, **how)
+    how |= {"solver": solver, "scale": inputs.get("scale")}
+    value = run(inputs["X"], *own, **priors, **problem.layout, **how)
     cotangent = randn(*value.shape, seed=11).to(value.dtype)
     if plan:
         cotangent = cotangent * problem.X.shape[-1]  # else all derivatives would be tiny
@@ -136,7 +139,8 @@ def compare(problem: Problem, weights: Weights, solver: str, *, plan: bool = Fal
         got = solved(problem.to(dtype), own, solver, plan=plan, impl="cpu")
         assert got["value"].dtype == dtype
         assert weights[0] is not None
-        most = float(problem.X.abs().max()) if problem.X.numel() else 0.0
+        Z = problem.X if problem.scale is None else problem.scale * problem.X
+        most = float(Z.abs().max()) if Z.numel() else 0.0
         for name, error in off(got, want, weights, plan=plan).items():
             bound = tol.kernel(name, torch.finfo(dtype).eps, most / float(weights[0].min()), slack)
             assert error <= bound, (name, dtype, error, bound)

@@ -78,7 +78,8 @@ def solve_arguments(rng: random.Random) -> list[Any]:
     p0 = rng.choice([None, floats(rng, D), floats(rng, B, D)])
     q0 = rng.choice([None, floats(rng, M)])
     weights = 0.1 + floats(rng, 3 if solver == "sinkhorn" else 4, rng.choice([1, 2, 5]))
-    return [floats(rng, M, D), ptr, order, N, p0, q0, weights, B, solver, rng.random() < 0.5]
+    scale = rng.choice([None, floats(rng, 1), floats(rng, D)])
+    return [floats(rng, M, D), ptr, order, N, p0, q0, weights, scale, B, solver, rng.random() < 0.5]
 
 
 def window_arguments(rng: random.Random) -> list[Any]:
@@ -89,7 +90,8 @@ def window_arguments(rng: random.Random) -> list[Any]:
         [rng.choice(sizes), rng.choice(sizes)]
         for sizes in ([1, 2, 3, 9], [1, 2, 3], [0, 1, 2, 5], [0, 1, 3, 6])
     ]
-    return [X, 0.1 + floats(rng, 3, rng.choice([1, 4])), rng.choice([None, floats(rng, 1)]), *pairs]
+    scale = rng.choice([None, floats(rng, 1), floats(rng, X.shape[1])])
+    return [X, 0.1 + floats(rng, 3, rng.choice([1, 4])), scale, *pairs]
 
 
 def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
@@ -110,7 +112,7 @@ def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
     X = arguments[0]
     if name.startswith("solve"):
         *_, B, _, plan = arguments
-        count, shape = 4, X.shape if plan else (B, X.shape[1])
+        count, shape = 5, X.shape if plan else (B, X.shape[1])
     else:
         count, shape = 3, (*X.shape[:2], *arguments[-1])
     return name, [floats(rng, *shape), *arguments, [rng.random() < 0.7 for _ in range(count)]]
@@ -205,10 +207,11 @@ def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
     weights = None if raw_length else 0.1 + floats(rng, rows, K)
     raw = [floats(rng, raw_length) if raw_length and row < rows else None for row in range(4)]
     out = floats(rng, M, D) if plan else floats(rng, B, D)
-    X = floats(rng, M, D)
-    arrays = [X, ptr, order, p0, q0, weights, out, out, X, p0, q0, weights, *raw, *raw]
+    X, scale_length = floats(rng, M, D), rng.choice([0, 1, D])
+    scale = floats(rng, scale_length) if scale_length else None
+    arrays = [X, ptr, order, p0, q0, weights, scale, out, out, X, p0, q0, weights, scale, *raw, *raw]
     cast = [t.to(dtype) if t is not None and t.is_floating_point() else t for t in arrays]
-    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared, raw_length)
+    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared, raw_length, scale_length)
     return library.Call(*sizes, *[fenced(t, keep) for t in cast])
 
 
@@ -227,6 +230,7 @@ def window_call(rng: random.Random, keep: list[Fenced]) -> library.WindowCall:
         *padding,
         *size,
         rng.choice([1, 2]),
+        0 if scale is None else scale.shape[0],
     )
     return library.WindowCall(*sizes, *[fenced(None if t is None else t.to(dtype), keep) for t in arrays])
 
@@ -251,7 +255,7 @@ def spoil_call(rng: random.Random, call: Any) -> bool:
     if way == "null":
         name = rng.choice(arrays)
         given = getattr(call, name) is not None
-        needed = given and (name.startswith(("weights", "raw")) or (name == "X" and rows_of(call) > 0))
+        needed = given and (name.startswith(("weights", "raw", "scale")) or (name == "X" and rows_of(call) > 0))
         not_wanted = name in ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale") or name.startswith("draw")
         setattr(call, name, None if needed or not_wanted else getattr(call, name))
         return needed

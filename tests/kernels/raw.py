@@ -12,7 +12,7 @@ from tests.kernels.harness import modules, rand, randn
 from uotpool.backends.cpu import library
 
 DTYPES = (torch.float32, torch.float64)
-GRADIENTS = ("dX", "dlog_p0", "dlog_q0", "dweights")
+GRADIENTS = ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale")
 NATIVE: Any = library.load()
 
 
@@ -34,10 +34,11 @@ class Raw:
         rows: bool = False,
         p0: str = "each",
         q0: bool = True,
+        scale: int = 0,
         seed: int = 0,
         threads: int = 1,
     ) -> None:
-        """Without `sizes` dense. `rows`: in a random order, with `absent` rows in no bag."""
+        """Without `sizes` dense. `rows`: in a random order, `absent` of them in no bag. `scale`: its length."""
         ptr = None if sizes is None else torch.tensor([0, *sizes]).cumsum(0)
         order = None
         if ptr is not None:
@@ -58,6 +59,7 @@ class Raw:
             "D": D,
             "threads": threads,
             "p0_shared": int(p0 == "shared"),
+            "scale_length": scale,
         }
         log_p0 = {"each": randn(B, D, seed=seed + 1), "shared": randn(D, seed=seed + 1), "uniform": None}[p0]
         out = (M, D) if plan else (B, D)
@@ -68,12 +70,14 @@ class Raw:
             "log_p0": log_p0,
             "log_q0": randn(M, seed=seed + 2) if q0 else None,
             "weights": weights,
+            "scale": randn(scale, seed=seed + 4) if scale else None,
             "dout": randn(*out, seed=seed + 3),
             "out": torch.full(out, torch.nan),
             "dX": torch.full((M, D), torch.nan),
             "dlog_p0": None if log_p0 is None else torch.full_like(log_p0, torch.nan),
             "dlog_q0": torch.full((M,), torch.nan) if q0 else None,
             "dweights": torch.full_like(weights, torch.nan),
+            "dscale": torch.full((scale,), torch.nan) if scale else None,
         }
         for name, t in self.arrays.items():
             if t is not None and t.is_floating_point():

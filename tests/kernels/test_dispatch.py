@@ -157,12 +157,21 @@ def test_batched_gradients():
 def test_an_operator_refuses_what_does_not_fit():
     X, w = torch.rand(6, 3), torch.ones(3, 2)
     solve = torch.ops.uotpool.solve
-    good = solve(X, None, None, 3, None, None, w, 2, "sinkhorn", False)
+    good = solve(X, None, None, 3, None, None, w, None, 2, "sinkhorn", False)
     turned = X.t().contiguous().t()
-    assert torch.equal(solve(turned, None, None, 3, None, None, w, 2, "sinkhorn", False), good)
-    for X_, w_, solver in ((X, w.double(), "sinkhorn"), (X, w, "badmm-e"), (X.half(), w.half(), "sinkhorn")):
+    for one in (None, torch.ones(1), torch.ones(1).expand(3)):
+        same = solve(turned, None, None, 3, None, None, w, one, 2, "sinkhorn", False)
+        torch.testing.assert_close(same, good)
+    for X_, w_, scale, solver in (
+        (X, w.double(), None, "sinkhorn"),
+        (X, w, None, "badmm-e"),
+        (X.half(), w.half(), None, "sinkhorn"),
+        (X, w, torch.ones(2), "sinkhorn"),
+        (X, w, torch.ones(()), "sinkhorn"),
+        (X, w, torch.ones(3).double(), "sinkhorn"),
+    ):
         with pytest.raises(ValueError, match="uotpool::solve"):
-            solve(X_, None, None, 3, None, None, w_, 2, solver, False)
+            solve(X_, None, None, 3, None, None, w_, scale, 2, solver, False)
 
 
 def test_explain_impl():
@@ -208,9 +217,3 @@ def test_a_prior_on_another_device_is_refused(name):
 class Elsewhere(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x if x.dim() == 2 else x[..., :1]).to("meta")
-
-
-def test_a_scale_in_traced_code_is_refused_for_named_kernels():
-    traced = torch.compile(UOTPooling(5, start="mean", impl="cpu").double(), backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match='"cpu" does not pool with a scale'):
-        traced(X)

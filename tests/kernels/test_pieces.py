@@ -14,7 +14,7 @@ import torch
 
 from tests.cases import SOLVERS
 from tests.kernels import windows
-from tests.kernels.harness import dense, equal, masked, modules, ragged, solved
+from tests.kernels.harness import dense, equal, masked, modules, ragged, randn, solved
 from tests.kernels.raw import NATIVE, Raw
 from tests.tolerances import SECONDS_TO_ANSWER
 from uotpool.backends.cpu import library, pieces
@@ -28,6 +28,7 @@ PROBLEMS = {
     "masked": lambda: masked(9, 5, 7, p0="shared"),
     "ptr": lambda: ragged("ptr", [3, 0, 0, 11, 1, 4, 0], 7, p0="shared"),
     "index": lambda: ragged("index", [6, 0, 11, 4], 7, p0="shared"),
+    "scale": lambda: ragged("ptr", [3, 0, 11, 1, 4, 0], 7)._replace(scale=randn(7, seed=5)),
 }
 
 
@@ -75,7 +76,8 @@ def test_bits_are_those_of_one_call(cut, solver, plan, name):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("stride", [(2, 2), (1, 1)], ids=["apart", "overlapping"])
 def test_bits_of_windows_are_those_of_one_call(cut, stride, memory_format):
-    case = windows.case((5, 3, 9, 8), (2, 2), stride, scale=0.7).to(torch.float32, memory_format)
+    scale = 0.7 if stride == (2, 2) else "each"
+    case = windows.case((5, 3, 9, 8), (2, 2), stride, scale=scale).to(torch.float32, memory_format)
     want = windows.solved(case, windows.fused)
     made = cut(1)
     assert equal(want, windows.solved(case, windows.fused)) == []
@@ -110,6 +112,9 @@ def test_refused_pieces():
         assert NATIVE.uotpool_forward_bags(call, begin, end) == library.BAD_ARGUMENT
         assert NATIVE.uotpool_backward_bags(call, begin, end, None) == library.BAD_ARGUMENT
     assert NATIVE.uotpool_backward_bags(call, 1, 2, None) == library.NULL_POINTER  # nowhere to go on from
+    scaled = Raw(sizes=[3, 2, 4], scale=7)
+    alone = ctypes.byref(scaled.call(dweights=None))
+    assert NATIVE.uotpool_backward_bags(alone, 1, 2, None) == library.NULL_POINTER
     assert NATIVE.uotpool_backward_bags(call, 1, 2, 4) == library.MISALIGNED
     assert NATIVE.uotpool_forward_bags(None, 0, 0) == library.NULL_POINTER
     assert NATIVE.uotpool_forward_bags(call, 2, 2) == library.OK

@@ -27,7 +27,8 @@ def refused(raw: Raw, status: int, *, forward: bool = True, backward: bool = Tru
 
 def test_what_is_right_is_not_refused():
     """Else the tests below would prove nothing."""
-    for raw in (Raw(), Raw(sizes=[3, 0, 4]), Raw(sizes=[3, 0, 4], absent=2), Raw("badmm-q", plan=True)):
+    good = (Raw(), Raw(sizes=[3, 0, 4]), Raw(sizes=[3, 0, 4], absent=2), Raw("badmm-q", plan=True))
+    for raw in (*good, Raw(scale=1), Raw(scale=7)):
         assert raw.forward() == library.OK
         assert raw.backward() == library.OK
 
@@ -47,6 +48,7 @@ SIZES = [
     *(("N", v) for v in (-1, LARGE, -LARGE, 2**63 - 1)),
     *(("D", v) for v in (0, -1, LARGE, -LARGE, 2**63 - 1)),
     *(("threads", v) for v in (0, -1, LARGE, -LARGE)),
+    *(("scale_length", v) for v in (-1, 2, 8, LARGE, -LARGE)),
 ]
 
 
@@ -117,11 +119,16 @@ def test_null(plan):
     refused(raw, NULL, log_q0=None, forward=False)
     assert raw.forward(dout=None, dX=None, dlog_p0=None, dlog_q0=None, dweights=None) == library.OK
     assert raw.backward(out=None) == library.OK
+    scaled = Raw(plan=plan, sizes=[3, 4], scale=7)
+    refused(scaled, NULL, scale=None)
+    refused(scaled, BAD, scale_length=0)  # a scale of no length
+    refused(raw, BAD, dscale=scaled.call().dscale)  # the derivative by what is not there
+    assert scaled.backward(dscale=None) == library.OK
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_misaligned(dtype):
-    for raw in (Raw(dtype=dtype), Raw(dtype=dtype, sizes=[3, 4], rows=True)):
+    for raw in (Raw(dtype=dtype, scale=7), Raw(dtype=dtype, sizes=[3, 4], rows=True, scale=1)):
         for name, t in raw.arrays.items():
             if t is None:
                 continue

@@ -32,14 +32,14 @@ PTR, ORDER = torch.tensor([0, 2, 2, 6]), torch.tensor([3, 1, 0, 6, 5, 2, 4])
 GROUPS = {"dense": (None, None, 2, 3), "ptr": (PTR, None, 0, 3), "rows": (PTR, ORDER, 0, 3)}
 
 
-def arguments(solver, plan, layout, *, grad=True, p0="each", dtype=torch.float64):
+def arguments(solver, plan, layout, *, grad=True, p0="each", scale=0, dtype=torch.float64):
     """Of torch.ops.uotpool.solve."""
     ptr, order, N, B = GROUPS[layout]
     X = rand(7 if layout == "rows" else 6, D)
     log_p0 = randn(B, D) if p0 == "each" else randn(D)
     weights = torch.stack([w for w in modules(solver, 2) if w is not None])
-    floats = [t.to(dtype).requires_grad_(grad) for t in (X, log_p0, randn(len(X)), weights)]
-    return (floats[0], ptr, order, N, *floats[1:], B, solver, plan)
+    floats = [t.to(dtype).requires_grad_(grad) for t in (X, log_p0, randn(len(X)), weights, randn(scale or 1))]
+    return (floats[0], ptr, order, N, *floats[1:4], floats[4] if scale else None, B, solver, plan)
 
 
 # An opcheck takes a second, and sees shapes: all of them with one solver, which has all four weights.
@@ -49,13 +49,15 @@ CHECKED += [("sinkhorn", True, "rows"), ("badmm-e", False, "ptr")]
 
 @pytest.mark.parametrize(("solver", "plan", "layout"), CHECKED)
 def test_opcheck_solve(solver, plan, layout):
-    torch.library.opcheck(torch.ops.uotpool.solve.default, arguments(solver, plan, layout, p0="shared"))
+    scale = {"dense": 0, "ptr": 1, "rows": D}[layout]
+    given = arguments(solver, plan, layout, p0="shared", scale=scale)
+    torch.library.opcheck(torch.ops.uotpool.solve.default, given)
 
 
 @pytest.mark.parametrize(("solver", "all_wanted", "layout"), CHECKED)
 def test_opcheck_solve_backward(solver, all_wanted, layout):
-    given = arguments(solver, False, layout, grad=False)
-    wanted = [True] * 4 if all_wanted else [False, True, False, True]
+    given = arguments(solver, False, layout, grad=False, scale=D if all_wanted else 0)
+    wanted = [True] * 5 if all_wanted else [False, True, False, True, False]
     torch.library.opcheck(torch.ops.uotpool.solve_backward.default, (randn(3, D), *given, wanted))
 
 
@@ -70,7 +72,7 @@ def test_opcheck_group():
 @each_solver
 def test_operator_and_function_are_one(solver, plan, monkeypatch):
     """An eager call takes a shorter way than a traced one, which sees operators: to the same bits."""
-    problem, weights = masked(3, 6, 5, p0="shared"), modules(solver, 2)
+    problem, weights = masked(3, 6, 5, p0="shared")._replace(scale=randn(5, seed=4)), modules(solver, 2)
     want = solved(problem, weights, solver, plan=plan, impl="cpu")
     monkeypatch.setattr(ops, "all_eager", lambda X: False)
     assert equal(want, solved(problem, weights, solver, plan=plan, impl="cpu")) == []

@@ -50,10 +50,30 @@ def test_case_table(name):
     compare(CASES[name])
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.3, -0.7, 0.0])
+@pytest.mark.parametrize("scale", [1.0, 0.3, -0.7, 0.0, "each"])
 def test_scale(scale):
     for shape, *sizes in (((2, 5, 6, 9), (2, 2)), ((1, 8, 7, 7), (3, 3), (2, 2), (1, 1))):
         compare(case(shape, *sizes, scale=scale, K=3))
+
+
+@pytest.mark.parametrize("name", ["2x2, many lanes", "2x2, ceil", "3x3, stride 1, padding 1", "16x16"])
+def test_a_scale_for_each_channel(name):
+    p = CASES[name]
+    scale = randn(p.X.shape[1], seed=3)
+    scale[::3] = 0
+    for s in (scale, (100 * scale).float().double()):  # the second is solved the tight way
+        compare(p._replace(scale=s), tol.KERNEL_HARD)
+    wide = (10 ** (7 * rand(p.X.shape[1], seed=4) - 5)).float().double()
+    compare(p._replace(scale=wide), tol.KERNEL_HARD)
+
+
+@each_format
+def test_equal_scales_are_one_scale(memory_format):
+    p = case((2, 5, 6, 9), (2, 2), K=3).to(torch.float64, memory_format)
+    one, each = (solved(p._replace(scale=torch.full((n,), -0.6).double()), fused) for n in (1, 5))
+    each["scale"] = each["scale"].sum(0, keepdim=True)
+    for name, g in one.items():
+        torch.testing.assert_close(each[name], g, rtol=tol.F64_GRADIENT, atol=tol.F64_GRADIENT)
 
 
 @each_format
@@ -151,6 +171,7 @@ def test_gradcheck():
         case((1, 3, 4, 6), (2, 2), scale=0.8),
         case((1, 2, 5, 5), (3, 3), (2, 2), (1, 1), scale=-1.2, K=1),
         case((2, 2, 3, 4), (2, 2), (1, 1), scale=1.0),
+        case((1, 3, 4, 6), (2, 2), scale="each"),
     ):
         small = p._replace(weights=p.weights * torch.tensor([[0.01], [1], [1]]))
         for q in (p, small):
@@ -165,6 +186,7 @@ def test_in_every_instruction_set(isa):
     p = case((2, 5, 6, 20), (2, 2), K=4)
     p.weights[0] *= 0.03
     compare(p, tol.KERNEL_HARD)
+    compare(case((2, 5, 6, 20), (2, 2), scale="each"))
     assert library.isa() == isa
 
 
@@ -182,6 +204,7 @@ BATCHES = {
     "many bands": case((2, 3, 150, 40), (2, 2), scale=1.0),
     "bands that overlap": case((2, 3, 90, 60), (5, 3), (2, 1), (2, 1), scale=1.0),
     "many images": case((40, 3, 6, 6), (3, 3), (1, 1), (1, 1)),
+    "a scale for each channel": case((40, 3, 30, 6), (3, 3), (1, 1), (1, 1), scale="each"),
 }
 
 
@@ -314,7 +337,7 @@ def operands(memory_format, *, grad=True, scale=0.8):
     return (*tensors, *(list(pair) for pair in p[3:]))
 
 
-@pytest.mark.parametrize("scale", [0.8, None])
+@pytest.mark.parametrize("scale", [0.8, "each", None])
 @each_format
 def test_opcheck(memory_format, scale):
     torch.library.opcheck(torch.ops.uotpool.window.default, operands(memory_format, scale=scale))
@@ -326,7 +349,7 @@ def test_opcheck(memory_format, scale):
 
 @each_format
 def test_operator_and_function_are_one(memory_format, monkeypatch):
-    p = case((2, 5, 6, 8), (2, 2), scale=0.8).to(torch.float32, memory_format)
+    p = case((2, 5, 6, 8), (2, 2), scale="each").to(torch.float32, memory_format)
     want = solved(p, fused)
     monkeypatch.setattr(windows, "all_eager", lambda X: False)
     assert equal(want, solved(p, fused)) == []
@@ -417,15 +440,15 @@ LARGE = 2**62
 class Raw:
     """A call, sizes and tensors by name; outputs are full of 7."""
 
-    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
-        p = CASES["3x3, stride 2, padding 1"]._replace(scale=torch.tensor([0.8])).to(dtype)
+    def __init__(self, dtype: torch.dtype = torch.float64, scale: int = 1) -> None:
+        p = CASES["3x3, stride 2, padding 1"]._replace(scale=torch.full((scale,), 0.8)).to(dtype)
         assert p.scale is not None
         (kh, kw), (sh, sw), (ph, pw), (oh, ow) = p[3:]
         B, C, H, W = p.X.shape
         self.sizes = {"dtype": int(dtype == torch.float64), "channels_last": 0, "threads": 1}
         self.sizes |= {"K": p.weights.shape[1], "B": B, "C": C, "H": H, "W": W, "out_h": oh, "out_w": ow}
         self.sizes |= {"kernel_h": kh, "kernel_w": kw, "stride_h": sh, "stride_w": sw}
-        self.sizes |= {"padding_h": ph, "padding_w": pw}
+        self.sizes |= {"padding_h": ph, "padding_w": pw, "scale_length": scale}
         out = torch.full((B, C, oh, ow), 7.0, dtype=dtype)
         self.arrays = {
             "X": p.X,
@@ -457,7 +480,12 @@ def test_what_is_right_is_not_refused():
         assert not (raw.arrays[name] == 7).any()
     assert raw.run(False, dout=None, dX=None, dweights=None, dscale=None) == library.OK
     assert raw.run(True, out=None, dX=None, dweights=None, dscale=None) == library.OK
-    assert raw.run(True, scale=None, dscale=None) == library.OK
+    assert raw.run(True, scale=None, dscale=None, scale_length=0) == library.OK
+    each = Raw(scale=raw.sizes["C"])
+    assert each.run(False) == library.OK
+    assert each.run(True) == library.OK
+    assert each.run(True, dscale=None) == library.OK
+    assert not (each.arrays["dscale"] == 7).any()
     assert raw.run(False, B=0, X=None, out=None) == library.OK
     assert raw.run(False, out_h=0, out=None) == library.OK
 
@@ -472,6 +500,7 @@ WRONG = [
     *((n, v) for n in ("C", "H", "W") for v in (0, -1, LARGE, -LARGE, 2**63 - 1)),
     *((n, v) for n in ("kernel_h", "kernel_w", "stride_h", "stride_w") for v in (0, -1, LARGE, 2**63 - 1)),
     *((n, v) for n in ("padding_h", "padding_w", "out_h", "out_w") for v in (-1, LARGE, -LARGE)),
+    *(("scale_length", v) for v in (-1, 0, 2, LARGE, -LARGE)),  # 0: there is a scale
 ]
 
 
@@ -504,7 +533,8 @@ def test_null_and_misaligned():
         raw.refused(library.NULL_POINTER, weights=None)
         raw.refused(library.NULL_POINTER, (False,), out=None)
         raw.refused(library.NULL_POINTER, (True,), dout=None)
-        raw.refused(library.NULL_POINTER, scale=None)  # the derivative by what is not there
+        raw.refused(library.NULL_POINTER, scale=None)
+        raw.refused(library.BAD_ARGUMENT, scale=None, scale_length=0)  # the derivative by what is not there
         for name, t in raw.arrays.items():
             for offset in {1, t.element_size() // 2, t.element_size() - 1}:
                 raw.refused(library.MISALIGNED, **{name: t.data_ptr() + offset})

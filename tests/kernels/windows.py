@@ -56,12 +56,17 @@ def case(
     *,
     ceil: bool = False,
     K: int = 2,
-    scale: float | None = None,
+    scale: float | str | None = None,
     seed: int = 0,
 ) -> Windows:
-    """X in [-2, 2]."""
+    """X in [-2, 2]; `scale` is of all channels, or "each": of both signs and 0."""
     weights = torch.stack([w for w in modules("sinkhorn", K, seed) if w is not None])
-    s = None if scale is None else torch.tensor([scale]).double()
+    s = None
+    if scale == "each":
+        s = randn(shape[1], seed=seed + 7)
+        s[1::4] = 0
+    elif scale is not None:
+        s = torch.tensor([scale]).double()
     sizes = (kernel, stride or kernel, padding)
     return Windows(
         4 * rand(*shape, seed=seed) - 2, weights, s, *sizes, output_size(shape[2:], *sizes, ceil=ceil)
@@ -107,7 +112,7 @@ def fused(p: Windows) -> Tensor:
 def compare(p: Windows, slack: float = 1.0) -> None:
     """The kernel against the reference in float64, in both precisions and memory formats."""
     want = solved(p, reference)
-    ratio = float((p.X.abs().max() * (1 if p.scale is None else p.scale.abs())) / p.weights[0].min())
+    ratio = float((p.X.abs().max() * (1 if p.scale is None else p.scale.abs().max())) / p.weights[0].min())
     for dtype in (torch.float64, torch.float32):
         for memory_format in (torch.contiguous_format, torch.channels_last):
             q = p.to(dtype, memory_format)

@@ -26,6 +26,7 @@ class Arguments(NamedTuple):
     log_p0: Tensor | None
     log_q0: Tensor | None
     weights: Tensor | None  # (3 or 4, K); None with `learned`
+    scale: Tensor | None  # (1,) or (D,)
     num_sets: int
     solver: str
     plan: bool
@@ -41,7 +42,7 @@ class Arguments(NamedTuple):
     def differentiable(self) -> tuple[Tensor | None, ...]:
         """Return the tensors that a derivative can be asked for."""
         raw = () if self.learned is None else self.learned.raw
-        return self.X, self.log_p0, self.log_q0, self.weights, *raw
+        return self.X, self.log_p0, self.log_q0, self.weights, self.scale, *raw
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """Return all tensors."""
@@ -99,7 +100,7 @@ def forward(p: Arguments) -> Tensor:
     out = p.X.new_empty(p.output_shape())
     if out.numel() == 0:  # the library would look at every set, and there can be 2^40 of them without a row
         return out
-    _solve(p, "uotpool_forward", 0, out.data_ptr(), 0, 0, 0, 0, 0, 0, 0, 0)
+    _solve(p, "uotpool_forward", 0, out.data_ptr(), 0, 0, 0, 0, 0, 0, 0, 0, 0)
     return out
 
 
@@ -111,7 +112,7 @@ def derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
     made = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
     dout = plain(dout)  # named, as it has to live until the call is over
     addresses = [address(t) for t in made]
-    _solve(p, "uotpool_backward", dout.data_ptr(), 0, *addresses, *[0] * (8 - len(addresses)))
+    _solve(p, "uotpool_backward", dout.data_ptr(), 0, *addresses, *[0] * (9 - len(addresses)))
     return made
 
 
@@ -123,7 +124,7 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         name: of the function.
         outputs: addresses of dout, out, and the derivatives.
     """
-    X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, learned = p
+    X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan, learned = p
     D = X.shape[-1]
     M = X.numel() // D
     if learned is None:
@@ -144,21 +145,24 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         min(torch.get_num_threads(), MOST_THREADS),
         log_p0 is not None and log_p0.dim() == 1,
         raw_length,
+        0 if scale is None else scale.shape[0],
         X.data_ptr(),
         0 if ptr is None else ptr.data_ptr(),
         0 if order is None else order.data_ptr(),
         0 if log_p0 is None else log_p0.data_ptr(),
         0 if log_q0 is None else log_q0.data_ptr(),
         0 if weights is None else weights.data_ptr(),
-        *outputs[:6],
+        0 if scale is None else scale.data_ptr(),
+        *outputs[:7],
         *raw,
-        *outputs[6:],
+        *outputs[7:],
     )
     a_row = D * (K + 1)  # work of it, as `pieces` counts
     if pieces.is_short(M * a_row, num_sets):
         library.check(getattr(native(), name)(call))
         return
-    carry = torch.empty(4 * K, dtype=torch.float64, device="cpu")  # lives until the last piece is done
+    # It lives until the last piece is done.
+    carry = torch.empty(4 * K + (0 if scale is None else scale.shape[0]), dtype=torch.float64, device="cpu")
     extra = (carry.data_ptr(),) if name == "uotpool_backward" else ()
     function = getattr(native(), f"{name}_bags")
 

@@ -14,18 +14,19 @@ import warnings
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
-ABI = 4
+ABI = 5
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
 
 OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
 
-_SIZES = "dtype solver head K B M N D threads p0_shared raw_length"
+_SIZES = "dtype solver head K B M N D threads p0_shared raw_length scale_length"
 _ARRAYS = (
-    "X ptr rows log_p0 log_q0 weights dout out dX dlog_p0 dlog_q0 dweights "
+    "X ptr rows log_p0 log_q0 weights scale dout out dX dlog_p0 dlog_q0 dweights dscale "
     "raw_alpha0 raw_alpha1 raw_alpha2 raw_rho draw_alpha0 draw_alpha1 draw_alpha2 draw_rho"
 )
 _WINDOW_SIZES = (
-    "dtype channels_last K B C H W kernel_h kernel_w stride_h stride_w padding_h padding_w out_h out_w threads"
+    "dtype channels_last K B C H W kernel_h kernel_w stride_h stride_w padding_h padding_w out_h out_w threads "
+    "scale_length"
 )
 _WINDOW_ARRAYS = "X weights scale dout out dX dweights dscale"
 

@@ -18,7 +18,7 @@ from uotpool.solvers import SOLVERS
 
 _problem = (
     "Tensor X, Tensor? ptr, Tensor? order, SymInt N, Tensor? log_p0, Tensor? log_q0, Tensor weights, "
-    "SymInt num_sets, str solver, bool plan"
+    "Tensor? scale, SymInt num_sets, str solver, bool plan"
 )
 
 
@@ -45,6 +45,7 @@ def _validated(p: Arguments) -> Arguments:
         and p.weights.dim() == 2
         and p.weights.shape[0] == len(SOLVERS[p.solver].weights)
         and 1 <= p.weights.shape[1] <= MOST_MODULES
+        and (p.scale is None or p.scale.shape in ((1,), (D,)))
         and (p.log_p0 is None or p.log_p0.shape in ((D,), (p.num_sets, D)))
         and (p.log_q0 is None or p.log_q0.shape == (M,))
         and (p.ptr is None or p.ptr.shape == (p.num_sets + 1,))
@@ -104,7 +105,7 @@ _solve_op = operator("solve", _operator_forward, f"({_problem}) -> Tensor")
 _backward_op = operator(
     "solve_backward",
     _operator_backward,
-    f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
@@ -133,9 +134,9 @@ def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-    wanted = [bool(ctx.needs_input_grad[i]) for i in (0, 4, 5, 6)]
-    dX, dp, dq, dw = by_operator(dout, saved(ctx, ctx.saved_tensors), wanted)
-    return dX, None, None, None, dp, dq, dw, None, None, None
+    wanted = [bool(ctx.needs_input_grad[i]) for i in (0, 4, 5, 6, 7)]
+    dX, dp, dq, dw, ds = by_operator(dout, saved(ctx, ctx.saved_tensors), wanted)
+    return dX, None, None, None, dp, dq, dw, ds, None, None, None
 
 
 _solve_op.register_autograd(

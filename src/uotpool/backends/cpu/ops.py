@@ -42,16 +42,16 @@ def handles(X: Tensor) -> bool:
 
 
 def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
-    """Return the pooled output (B, D), or the plan in the shape of X. No scale, K >= 1.
+    """Return the pooled output (B, D), or the plan in the shape of X. K >= 1.
 
     Args:
         problem: what to solve.
         solver: one of `library.SOLVERS`.
         plan: the plan instead of the pooled output.
     """
-    X, sets, log_p0, log_q0, weights, _ = problem
+    X, sets, log_p0, log_q0, weights, scale = problem
     given = weights.raw if isinstance(weights, LearnedWeights) else (weights,)
-    if not all_eager((X, log_p0, log_q0, *given)):
+    if not all_eager((X, log_p0, log_q0, scale, *given)):
         return _by_operators(problem, solver, plan)
     X = plain(X)
     ptr, order, N = _grouping(X, sets)
@@ -59,12 +59,14 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
         log_p0 = plain(log_p0)
     if log_q0 is not None:
         log_q0 = plain(log_q0.reshape(-1))
+    if scale is not None:
+        scale = plain(scale.reshape(-1))
     given, rows, learned = all_plain(given), None, None
     if isinstance(weights, LearnedWeights):
         learned = weights if given is weights.raw else LearnedWeights(given, weights.K)
     else:
         (rows,) = given
-    arguments = Arguments(X, ptr, order, N, log_p0, log_q0, rows, sets.num_sets, solver, plan, learned)
+    arguments = Arguments(X, ptr, order, N, log_p0, log_q0, rows, scale, sets.num_sets, solver, plan, learned)
     if torch.is_grad_enabled():
         inputs = arguments.differentiable()
         if any(t is not None and t.requires_grad for t in inputs):
@@ -79,7 +81,10 @@ def _by_operators(problem: Problem, solver: str, plan: bool) -> Tensor:
     log_p0 = None if problem.log_p0 is None else plain(problem.log_p0)
     log_q0 = None if problem.log_q0 is None else plain(problem.log_q0.reshape(-1))
     weights = plain(problem.weight_rows())
-    out = torch.ops.uotpool.solve(rows, ptr, order, N, log_p0, log_q0, weights, sets.num_sets, solver, plan)
+    scale = None if problem.scale is None else plain(problem.scale.reshape(-1))
+    out = torch.ops.uotpool.solve(
+        rows, ptr, order, N, log_p0, log_q0, weights, scale, sets.num_sets, solver, plan
+    )
     return cast(Tensor, out.view(X.shape) if plan else out)
 
 
@@ -108,7 +113,7 @@ def _grouping(X: Tensor, sets: Sets) -> tuple[Tensor | None, Tensor | None, int]
 def save(ctx: Any, p: Arguments) -> None:
     """Save what a derivative needs; `saved` gets it back."""
     raw = () if p.learned is None else p.learned.raw
-    keep(ctx, p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, *raw)
+    keep(ctx, p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, p.scale, *raw)
     ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K
 
 
@@ -136,10 +141,11 @@ def kept(ctx: Any) -> tuple[Tensor | None, ...]:
 
 def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
     """Return the arguments of `save`, with these for its tensors."""
-    X, ptr, order, log_p0, log_q0, weights, *raw = tensors
+    X, ptr, order, log_p0, log_q0, weights, scale, *raw = tensors
     N, num_sets, solver, plan, K = ctx.rest
     learned = LearnedWeights(tuple(raw), K) if raw else None  # type: ignore[arg-type] # none is None
-    return Arguments(X, ptr, order, N, log_p0, log_q0, weights, num_sets, solver, plan, learned)  # type: ignore[arg-type]
+    problem = (X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan)
+    return Arguments(*problem, learned)  # type: ignore[arg-type]
 
 
 def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
@@ -147,18 +153,18 @@ def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
     learned, D = p.learned, p.X.shape[-1]
     if learned is None:
         rows, by_row = p.X.reshape(-1, D), dout.reshape(-1, D)
-        dX, *others = torch.ops.uotpool.solve_backward(by_row, rows, *p[1:10], wanted)
+        dX, *others = torch.ops.uotpool.solve_backward(by_row, rows, *p[1:11], wanted)
         dX = dX.view(p.X.shape) if wanted[0] else None
         return [dX, *(d if w else None for d, w in zip(others, wanted[1:], strict=True))]
     with_rows = p._replace(weights=learned.rows().contiguous(), learned=None)
-    *made, dweights = by_operator(dout, with_rows, [*wanted[:3], any(wanted[4:])])
+    dX, dp, dq, dweights, ds = by_operator(dout, with_rows, [*wanted[:3], any(wanted[5:]), wanted[4]])
     draw: list[Tensor | None] = [None] * len(learned.raw)
     if dweights is not None:
         for i, (raw, d) in enumerate(zip(learned.raw, dweights.unbind(-2), strict=True)):
-            if wanted[4 + i]:
+            if wanted[5 + i]:
                 by_weight = d if len(raw) == learned.K else d.sum(-1, keepdim=True)
                 draw[i] = torch.ops.aten.softplus_backward(by_weight, raw, 1.0, 20.0)  # torch's own constants
-    return [*made, None, *draw]
+    return [dX, dp, dq, None, ds, *draw]
 
 
 _TWICE = (

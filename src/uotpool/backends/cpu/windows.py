@@ -36,7 +36,7 @@ class Arguments(NamedTuple):
 
     X: Tensor  # (B, C, H, W), contiguous or channels_last
     weights: Tensor  # (3, K)
-    scale: Tensor | None  # (1,)
+    scale: Tensor | None  # (1,) or (C,)
     kernel_size: Sequence[int]
     stride: Sequence[int]
     padding: Sequence[int]
@@ -69,7 +69,8 @@ def pool(
     Args:
         X: (B, C, H, W), not copied if contiguous or channels_last; half precision is computed in float32.
         weights: (3, K), the rows alpha0, alpha1, alpha2.
-        scale: one number s; the plan is that of s X, for the mean of X. None: 1.
+        scale: s, one number, () or (1,), or one per channel, (C,); the plan is that of s X, for the mean of X.
+            None: 1.
         kernel_size: height and width of a window.
         stride: from one window to the next.
         padding: rows and columns of nothing at each side.
@@ -78,7 +79,7 @@ def pool(
     dtype = X.dtype if X.dtype in DTYPES else torch.float32
     weights = plain(weights.to(dtype))
     if scale is not None:
-        scale = plain(scale.to(dtype).reshape(1))
+        scale = plain(scale.to(dtype).reshape(-1))
     problem = Arguments(_plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
     inputs = problem.differentiable()
     if not all_eager(inputs):
@@ -113,6 +114,7 @@ def _call(p: Arguments, *outputs: Tensor | None) -> library.WindowCall:
         *p.padding,
         *p.output_size,
         min(torch.get_num_threads(), MOST_THREADS),
+        0 if p.scale is None else p.scale.shape[0],
         *[address(t) for t in (*p.differentiable(), *outputs)],
     )
 
@@ -125,9 +127,8 @@ def _solve(p: Arguments, call: library.WindowCall, name: str) -> None:
     if pieces.is_short(images * each, images):
         library.check(getattr(native(), name)(call))
         return
-    carry = torch.empty(
-        p.weights.numel() + 1, dtype=torch.float64, device="cpu"
-    )  # until the last piece is done
+    numbers = p.weights.numel() + (0 if p.scale is None else p.scale.shape[0])
+    carry = torch.empty(numbers, dtype=torch.float64, device="cpu")  # lives until the last piece is done
     extra = (carry.data_ptr(),) if name == "uotpool_window_backward" else ()
     function = getattr(native(), f"{name}_images")
     pieces.run(images, lambda begin, end: function(call, begin, end, *extra), pieces.equal_reach(each, images))
@@ -193,7 +194,7 @@ def _validated(p: Arguments) -> Arguments:
         and p.weights.dim() == 2
         and p.weights.shape[0] == 3
         and 1 <= p.weights.shape[1] <= MOST_MODULES
-        and (p.scale is None or p.scale.shape == (1,))
+        and (p.scale is None or p.scale.shape in ((1,), (p.X.shape[1],)))
         and all(len(size) == 2 for size in p[3:])
         and min(*p.kernel_size, *p.stride) >= 1
         and min(*p.padding, *p.output_size) >= 0
