@@ -234,11 +234,23 @@ def test_runtime_of_a_file(tmp_path):
         "5 x 4 x 3, float32, one thread, least of 7 samples; forward, then forward + backward: mean 1, 3 ms",
         "uotp-sinkhorn, K = 4: fused 2, 6 ms, 2 and 2 times mean; eager 4, 12 ms, 2.0 and 2.0 times fused",
         "what the paper compares with (on a GPU): sagp 3, 9 ms",
+        f"drawn from {tmp_path / 'zoo.csv'}; in a checkout `python -m bench zoo` measures it again",
     ]
     lines = measured.read("zoo", runtime.COLUMNS, tmp_path / "zoo.csv")
     (ax,) = runtime.draw(lines)[0].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["mean", "uotp-sinkhorn (fused)", "sagp", "uotp-sinkhorn (eager)"]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in figures.FIGURES.items() if entry.measurement])
+def test_a_figure_says_which_committed_measurement_it_draws(name, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(RESULTS))
+    measurement = figures.FIGURES[name].measurement
+    *_, words, _, _ = figures.draw(name, tmp_path)
+    assert words == (
+        f"drawn from {RESULTS / 'bench' / measurement}.csv; in a checkout "
+        f"`python -m bench {measurement} --renew` measures it again"
+    )
 
 
 def test_runtime_without_the_kernel(tmp_path):
