@@ -20,12 +20,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from torch import Tensor
-from uotpool_experiments.figures.problems import REGULARIZER, SOLVERS, Problem
+from uotpool_experiments.figures.problems import Problem
 
 from bench.problems import problem
 from bench.rows import PART, Finding, spread
 from bench.session import Session
 from uotpool import ConvergenceWarning, duality_gap, suggest_rho, uot_plan, uot_pool
+from uotpool.solvers import SOLVERS
 
 Weights = tuple[float, float, float]
 WEIGHTS = tuple(10.0**e for e in (-2, -1, 0, 1, 2))
@@ -56,7 +57,7 @@ def measure(session: Session) -> list[Finding]:
     rows = [row for solver in STEPPING for row in _rho_rules(session, case, solver)]
     rows += [
         _finding(case, GAPS, s, a0, a, _suggested(case, s, (a0, a, a)), K)
-        for s, a0, a, K in _cells(SOLVERS, WEIGHTS)
+        for s, a0, a, K in _cells(tuple(SOLVERS), WEIGHTS)
     ]
     rows += [
         _finding(case, GAPS_OVER_RHO, s, a0, a, rho, K)
@@ -96,7 +97,7 @@ def _suggested(case: Problem, solver: str, w: Weights) -> float | None:
 
 def _finding(case: Problem, part: str, solver: str, a0: float, a: float, rho: float | None, K: int) -> Finding:
     P = uot_plan(case.X, a0, a, a, rho, p0=case.p0, q0=case.q0, solver=solver, K=K)
-    gaps = duality_gap(case.X, P, a0, a, a, p0=case.p0, q0=case.q0, regularizer=REGULARIZER[solver])
+    gaps = duality_gap(case.X, P, a0, a, a, p0=case.p0, q0=case.q0, regularizer=SOLVERS[solver].regularizer)
     about: Finding = {PART: part, "solver": solver, "alpha0": a0, "alpha1, alpha2": a}
     return about | {"rho": "" if rho is None else rho, "K": K, "gap": float(gaps.median())}
 
@@ -143,11 +144,10 @@ def _draw(path: Path, rows: Sequence[Finding]) -> None:
     for row, solver in zip(axes, SOLVERS, strict=True):
         for ax, K in zip(row, MODULES, strict=True):
             image = _heatmap(ax, [[gaps[solver, a0, a, K] for a0 in WEIGHTS] for a in WEIGHTS])
-            if solver == SOLVERS[0]:
-                ax.set_title(f"K = {K}")
-            if solver == SOLVERS[-1]:
-                ax.set_xlabel(r"$\alpha_0$")
         row[0].set_ylabel(f"{solver}\n" + r"$\alpha_1 = \alpha_2$")
+    for first, last, K in zip(axes[0], axes[-1], MODULES, strict=True):
+        first.set_title(f"K = {K}")
+        last.set_xlabel(r"$\alpha_0$")
     fig.colorbar(image, ax=axes, label=r"$\log_{10}$ median duality gap", shrink=0.6)
     fig.savefig(path, dpi=110)
     plt.close(fig)

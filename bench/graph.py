@@ -10,7 +10,7 @@ from uotpool_experiments.datasets import graphs as data
 from uotpool_experiments.datasets import status
 from uotpool_experiments.datasets.graphs import Graphs
 from uotpool_experiments.runs.worker import peak_mib, reset_peak
-from uotpool_experiments.tasks.graph.adgcl import Training, _PaperJudge, embed, make_model
+from uotpool_experiments.tasks.graph.adgcl import PaperJudge, Training, embed, make_model
 from uotpool_experiments.tasks.graph.batches import Batch, Batches
 from uotpool_experiments.tasks.graph.contrast import Contrasted, Trainer, ViewLearner
 from uotpool_experiments.tasks.graph.encoder import GIN, WIDTH
@@ -74,7 +74,7 @@ def _batches(source: Batches) -> list[Batch]:
 def _epochs(graphs: Graphs, pooling: str) -> list[Comparison]:
     """Seconds of an epoch and of its parts."""
     spec = training.spec("graph", graphs.name, pooling)
-    judge, clock = _PaperJudge(graphs.y.numpy(), 0), time.process_time
+    judge, clock = PaperJudge(graphs.y.numpy(), 0), time.process_time
     epochs = {}
     for merge in (True, False):
         source = Batches(graphs, "constant", merge=merge)

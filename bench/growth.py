@@ -13,12 +13,13 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
-from uotpool_experiments.figures.problems import COLOURS, MARKERS, SOLVERS
+from uotpool_experiments.figures.problems import COLOURS, MARKERS
 
 from bench.cases import layer, truth, verify
 from bench.rows import SLOPE, Case, Comparison, at_most, compare
 from bench.session import Session
 from bench.timing import BOTH, samples, timed
+from uotpool.solvers import SOLVERS
 
 BASE = {"B": 32, "N": 32, "D": 64, "K": 4}
 SMALLEST = {"B": 16, "N": 16, "D": 16, "K": 1}
@@ -99,7 +100,7 @@ def _panel(ax: Axes, letter: str, sweeps: dict[tuple[str, str], Sweep], base: di
         label = f"{solver} ({sweep.exponent:.2f})"
         ax.loglog(sweep.values, ms, color=COLOURS[solver], marker=MARKERS[solver], markersize=5, label=label)
     # Proportional growth, through the last point of the first solver, a little below so that it stays visible.
-    last = sweeps[letter, SOLVERS[0]]
+    last = sweeps[letter, next(iter(SOLVERS))]
     line = [0.6e3 * last.seconds[-1] * v / last.values[-1] for v in last.upper.values]
     ax.loglog(last.upper.values, line, color="0.4", linestyle="--", linewidth=1, label="proportional")
     ax.set_xlabel(MEANING[letter])

@@ -6,7 +6,6 @@ import ctypes
 from functools import partial
 
 import torch
-from uotpool_experiments.figures.problems import SOLVERS
 
 from bench.cases import layer, show, truth, verify
 from bench.rows import MICROSECONDS, Case, Comparison, Target, cost
@@ -15,6 +14,7 @@ from bench.timing import BOTH, FORWARD, Call, samples, timed
 from uotpool import backends, inputs, uot_pool
 from uotpool.backends.cpu import library
 from uotpool.nn import UOTPooling
+from uotpool.solvers import SOLVERS
 
 SIZE = (1, 5, 8)
 TARGET = Target("<=", 80, MICROSECONDS)

@@ -9,13 +9,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from uotpool_experiments.figures.problems import SOLVERS
-
 from bench.cases import only_reference, show
 from bench.machine import ROOT
 from bench.rows import Case, Comparison, Target, at_most, memory
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Size
+from uotpool.solvers import SOLVERS
 
 FEW, MANY = 4, 32
 NOTE = (
@@ -35,7 +34,7 @@ class Probe(NamedTuple):
 
 def measure(session: Session) -> list[Comparison]:
     size, bag = _sizes(session)
-    solvers = SOLVERS[:1] if session.quick else SOLVERS
+    solvers = tuple(SOLVERS)[: 1 if session.quick else None]
     threads = max(session.threads)  # each thread has its scratch
     probes = [_uot(size, solver, BOTH, K) for solver in solvers for K in (FEW, MANY)]
     probes.append(_uot(bag, "sinkhorn", FORWARD, FEW))

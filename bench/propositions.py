@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from uotpool_experiments.figures import plans
-from uotpool_experiments.figures.problems import FORMULATIONS, SOLVERS, Problem
+from uotpool_experiments.figures.problems import Problem
 
 from bench.problems import problem
 from bench.rows import PART, Finding, spread
 from bench.session import Session
 from uotpool import MixedMeanMax, uot_plan, uot_pool
+from uotpool.solvers import FORMULATIONS, SOLVERS
 
 # Those of Figure 2a, then max with weights nearer to the limit.
 SETTINGS = (

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from uotpool_experiments.figures.problems import FORMULATIONS, SOLVERS
 from uotpool_experiments.figures.stability import OFF, UNIT
 
 from bench.problems import problem
 from bench.rows import PART, Finding
 from bench.session import Session
 from uotpool import uot_plan, uot_pool
+from uotpool.solvers import FORMULATIONS, SOLVERS
 
 SIZE = (1, 10, 5)  # the paper's
 SEED = 1

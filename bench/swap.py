@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from uotpool_experiments.figures.problems import SOLVERS
 from uotpool_experiments.tasks.image import models
 
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
 from bench.timing import Call
 from uotpool import replace_global_pool
+from uotpool.solvers import SOLVERS
 
 BASELINE = "average pool"
 FORWARD, STEP, SHARE = "forward", "training step", "added, of a"
@@ -32,7 +32,7 @@ def measure(session: Session) -> list[Comparison]:
         plain = models.make("resnet18", 3, 10, size, small_stem=False, trained=False, weights=None)
         x = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
         nets: dict[str, nn.Module] = {BASELINE: plain}
-        for solver in SOLVERS[: 1 if session.quick else None]:
+        for solver in tuple(SOLVERS)[: 1 if session.quick else None]:
             net = copy.deepcopy(plain)
             replace_global_pool(net.net, example=x[:1], start="mean", solver=solver)
             nets[solver] = net

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,9 @@ import uotpool
 from tests.import_rules import Rules, check_finds, sources
 from uotpool.backends import available
 from uotpool.solvers import SOLVERS
+
+ROOT = Path(__file__).parent.parent
+OURS = {"uotpool", "uotpool_experiments", "bench"}
 
 # ---------------------------------------------------------------------------------------------------------
 # torch only
@@ -164,3 +169,19 @@ def test_a_wrong_import_is_found_and_named(file, line, target):
 def test_an_unknown_module_is_named():
     (message,) = RULES.violations({"extra.py": ""})
     assert message.startswith("extra.py: ")
+
+
+def private_names(text: str) -> list[str]:
+    """Return the names with a leading underscore that a file imports from another module of the project."""
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if (node.module or "").partition(".")[0] in OURS]
+    return [alias.name for node in ours for alias in node.names if alias.name.startswith("_")]
+
+
+def test_no_file_imports_a_private_name_of_another():
+    """What another file needs is public: a private name can change without a look elsewhere."""
+    assert private_names("from uotpool.nn import _prior, base\nfrom torch import _assert_async\n") == ["_prior"]
+    files = [path for folder in ("src", "experiments/src", "bench") for path in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 100
+    found = {str(path.relative_to(ROOT)): private_names(path.read_text()) for path in files}
+    assert {path: names for path, names in found.items() if names} == {}

@@ -64,6 +64,10 @@ def aggregation(dim=4, **how):
     return UOTAggregation(dim, **how)
 
 
+def groups(model=None, **options):
+    return uotpool.param_groups(layer() if model is None else model, 0.1, **options)
+
+
 def switch(enabled):
     return uotpool.check(enabled)
 
@@ -204,7 +208,7 @@ ALWAYS: list[Bad] = [
     ("K-bool", lambda: pool(K=True), T, "K", 'an integer >= 0 or "converged"', "True (bool)"),
     ("K-typo", lambda: plan(K="converge"), T, "K", 'or "converged"', "'converge' (str)"),
     ("K-before-rho", lambda: pool(K=-1, solver="badmm-e"), V, "K", "an integer >= 0", "-1"),
-    ("K-array", lambda: pool(K=ones(2).numpy()), T, "K", "an integer >= 0", "(ndarray)"),
+    ("K-array", lambda: pool(K=ones(2).numpy()), T, "K", "an integer >= 0", "a NumPy array"),
     ("K-paper", lambda: pool(K="converged", formulation="paper"), V, "K", 'formulation="exact"', "'paper'"),
     ("tol-K", lambda: pool(tol=1e-3), V, "tol", 'None unless K="converged"', "0.001"),
     ("max_iter-K", lambda: plan(max_iter=3), V, "max_iter", 'None unless K="converged"', "3 (int)"),
@@ -230,6 +234,11 @@ ALWAYS: list[Bad] = [
     ("dim-float", lambda: layer(4.0), T, "dim", "an integer >= 1", "4.0 (float)"),
     ("layer-features", lambda: layer(3)(X), V, "X", "3 features", "shape (2, 3, 4)"),
     ("layer-plan-features", lambda: layer(5).plan(X), V, "X", "(dim=5)", "shape (2, 3, 4)"),
+    ("layer-X-image", lambda: layer()(X[None]), V, "X", "(B, N, D)", "(B, C, H, W) there is AdaptiveUOTPool2d"),
+    ("layer-X-volume", lambda: layer()(X[None, None]), V, "X", "(B, N, D)", "there is AdaptiveUOTPool3d"),
+    ("layer-X-numpy", lambda: layer()(X.numpy()), T, "X", "a floating tensor", "torch.from_numpy(X) makes"),
+    ("layer-mask-numpy", lambda: layer()(X, mask=ADDITIVE.numpy()), T, "mask", "tensor", "from_numpy(mask)"),
+    ("zoo-X-image", lambda: build("mean", 4)(X[None]), V, "X", "(B, N, D)", "there is AdaptiveUOTPool2d"),
     ("layer-X-list", lambda: layer()([1.0]), T, "X", "a floating tensor", "[1.0] (list)"),
     ("layer-mask", lambda: layer()(X, mask=ADDITIVE), V, "mask", "0/1 tensor", "the value -inf"),
     ("layer-ptr", lambda: layer()(ROWS, ptr=INDEX), V, "ptr", "end at 6", "[0, 0, 0, 1, 1, 1]"),
@@ -245,7 +254,8 @@ ALWAYS: list[Bad] = [
     ("layer-shared", lambda: layer(shared="no"), T, "shared", "a bool", "'no' (str)"),
     ("layer-dtype", lambda: layer(dtype=torch.complex64), T, "dtype", "a floating dtype", "torch.complex64"),
     ("layer-p0-name", lambda: layer(p0="lerned"), V, "p0", '"uniform", "learned" or a module', "'lerned'"),
-    ("layer-q0-tensor", lambda: layer(q0=X[..., 0]), V, "q0", "or a module", "a float64 tensor"),
+    ("layer-q0-tensor", lambda: layer(q0=X[..., 0]), V, "q0", "uot_pool(X, ..., q0=...)", "a float64 tensor"),
+    ("layer-p0-tensor", lambda: layer(p0=X[0, 0]), V, "p0", "uot_pool(X, ..., p0=...)", "a float64 tensor"),
     ("layer-p0-dim", lambda: layer(p0=uotpool.FeaturePrior(3)), V, "p0", "4 features (dim=4)", "one for 3"),
     ("layer-q0-dim", lambda: layer(q0=uotpool.SamplePrior(5)), V, "q0", "4 features (dim=4)", "one for 5"),
     ("layer-p0-shape", lambda: layer(p0=Returns(lambda s: s[:, :3]))(X), V, "p0", "(2, 4)", "(2, 3)"),
@@ -266,6 +276,9 @@ ALWAYS: list[Bad] = [
     ("init-bool", lambda: layer(init={"alpha0": True}), T, "init['alpha0']", "number > 0", "True (bool)"),
     ("init-rank", lambda: layer(init={"alpha0": ones(1, 4)}), V, "init['alpha0']", "1-d", "(1, 4)"),
     ("init-list", lambda: layer(init=[1.0]), T, "init", "a mapping", "[1.0] (list)"),
+    ("groups-misspelt", lambda: groups(lrr=1.0), T, "lrr", "such as 'lr'", "'lrr'"),
+    ("groups-params", lambda: groups(params=[]), T, "params", "returned groups", "'params'"),
+    ("groups-generator", lambda: groups(layer().parameters()), T, "module", "the model itself", "generator"),
     ("attention-hidden", lambda: uotpool.UOTPooling.attention(4, 0), V, "hidden", "an integer >= 1", "0"),
     ("FeaturePrior-dim", lambda: uotpool.FeaturePrior(0), V, "dim", "an integer >= 1", "0 (int)"),
     ("SamplePrior-dim", lambda: uotpool.SamplePrior(-1), V, "dim", "an integer >= 1", "-1 (int)"),

@@ -33,7 +33,7 @@ from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.manifest import FOLDER
 from uotpool_experiments.tasks.spec import RunSpec
 
-from uotpool import solvers
+from uotpool.solvers import SOLVERS
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -238,11 +238,23 @@ def test_runtime_of_a_file(tmp_path):
         "5 x 4 x 3, float32, one thread, least of 7 samples; forward, then forward + backward: mean 1, 3 ms",
         "uotp-sinkhorn, K = 4: fused 2, 6 ms, 2 and 2 times mean; eager 4, 12 ms, 2.0 and 2.0 times fused",
         "what the paper compares with (on a GPU): sagp 3, 9 ms",
+        f"drawn from {tmp_path / 'zoo.csv'}; in a checkout `python -m bench zoo` measures it again",
     ]
     lines = measured.read("zoo", runtime.COLUMNS, tmp_path / "zoo.csv")
     (ax,) = runtime.draw(lines)[0].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["mean", "uotp-sinkhorn (fused)", "sagp", "uotp-sinkhorn (eager)"]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in figures.FIGURES.items() if entry.measurement])
+def test_a_figure_says_which_committed_measurement_it_draws(name, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(RESULTS))
+    measurement = figures.FIGURES[name].measurement
+    *_, words, _, _ = figures.draw(name, tmp_path)
+    assert words == (
+        f"drawn from {RESULTS / 'bench' / measurement}.csv; in a checkout "
+        f"`python -m bench {measurement} --renew` measures it again"
+    )
 
 
 def test_runtime_without_the_kernel(tmp_path):
@@ -267,8 +279,7 @@ def test_a_measurement_that_is_not_there_or_another_one(tmp_path, monkeypatch):
 
 
 def test_figures_know_the_solvers():
-    assert {name: solver.regularizer for name, solver in solvers.SOLVERS.items()} == problems.REGULARIZER
-    assert set(problems.LABELS) == set(problems.COLOURS) == set(problems.MARKERS) == set(problems.SOLVERS)
+    assert list(problems.LABELS) == list(problems.COLOURS) == list(problems.MARKERS) == list(SOLVERS)
 
 
 def test_short_numbers():

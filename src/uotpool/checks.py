@@ -66,13 +66,31 @@ def describe(x: object) -> str:
         if x.is_nested:
             return f"a nested {dtype} tensor on {x.device}"
         return f"{article} {kind}{dtype} tensor of shape {tuple(x.shape)} on {x.device}"
+    if _is_numpy(x):
+        return f"a NumPy array of {x.dtype} and shape {x.shape}"  # type: ignore[attr-defined]
     text = repr(x)
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({type(x).__name__})"
 
 
 def fail(name: str, accepted: str, came: object, error: type[Exception] = ValueError) -> None:
     """Raise an error that names the argument, what is accepted and what came."""
-    raise error(f"{name}: expected {accepted}, got {describe(came)}")
+    raise error(f"{name}: expected {accepted}, got {describe(came)}{_way_out(name, accepted, came)}")
+
+
+def _way_out(name: str, accepted: str, came: object) -> str:
+    """Say what helps, for mistakes that can be recognised from what came."""
+    if _is_numpy(came) and "tensor" in accepted:
+        return f": torch.from_numpy({name}) makes a tensor of it"
+    images = {4: ("(B, C, H, W)", "AdaptiveUOTPool2d"), 5: ("(B, C, D, H, W)", "AdaptiveUOTPool3d")}
+    if name == "X" and "(B, N, D)" in accepted and isinstance(came, Tensor) and came.dim() in images:
+        layout, layer = images[came.dim()]
+        return f": for images {layout} there is {layer}"
+    return ""
+
+
+def _is_numpy(x: object) -> bool:
+    """Return whether x is a NumPy array, without an import of NumPy, which torch can do without."""
+    return type(x).__module__ == "numpy" and type(x).__name__ == "ndarray"
 
 
 def one_of(name: str, value: object, accepted: Sequence[str]) -> None:

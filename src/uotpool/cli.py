@@ -195,7 +195,10 @@ def _of_a_file(error: OSError) -> bool:
 
 def _message(args: argparse.Namespace, error: Exception) -> str:
     """Make the message printable: a file may have put something into it that a terminal would obey."""
-    text = visible(str(error), kept="\n")
+    words = str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        words = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"  # without its number
+    text = visible(words, kept="\n")
     return f"uotpool {args.command}: error: {text}\n"
 
 

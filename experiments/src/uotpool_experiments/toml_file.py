@@ -6,12 +6,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from uotpool_experiments.files import check_readable
+
 MOST_BYTES = 2**18
 MOST_DOTS = 30  # in a line, as the parser's memory grows with the square of the parts of a dotted key
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the file; raise a ValueError that names it if it is no TOML file or too large."""
+    """Read the file; raise a ValueError that names it if it is not there, no TOML file or too large."""
+    check_readable(path, "a TOML file")
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:

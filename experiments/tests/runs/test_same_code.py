@@ -174,7 +174,7 @@ def test_the_commands(tmp_path, capsys):
     )
     start = ["sweep", file, "--dry-run", "--store", tmp_path / "none.sqlite"]
     code, out, err = call(capsys, *start)
-    assert "3 runs to do, 0 done before; core-hours, estimated: unknown" in err
+    assert "3 runs to do, 0 done before; core-hours: no estimate, as no finished run" in err
     code, out, err = call(capsys, *start, "--done", folder / "runs.csv")
     assert code == 0
     assert "2 runs to do, 1 done before; core-hours, estimated: under 0.01" in err

@@ -117,7 +117,7 @@ def test_a_sweep_that_is_stopped_goes_on_and_repeats_nothing(tmp_path, capsys):
     code, out, err = driver.end()
     assert code == 130, err
     assert "stopped; the same command continues from here" in err
-    assert f"{RUNS} runs to do, 0 done before; core-hours, estimated: unknown" in err
+    assert f"{RUNS} runs to do, 0 done before; core-hours: no estimate, as no finished run of the task" in err
     assert "Traceback" not in err
     check_they_end(family, SECONDS_TO_END)
     check_whole(path)
@@ -131,7 +131,7 @@ def test_a_sweep_that_is_stopped_goes_on_and_repeats_nothing(tmp_path, capsys):
     assert code == 0, err
     err = " ".join(err.split())
     assert f"{RUNS - len(first)} runs to do, {len(first)} done before; core-hours, estimated: " in err
-    assert "unknown" not in err
+    assert "no estimate" not in err
     second = stored(path)
     assert {key: second[key] for key in first} == first  # all columns, the time and the attempts too
     assert re.search(r"mean +\d+\.\d\d ± \d+\.\d\d", out)
@@ -301,12 +301,16 @@ def test_a_plan_after_a_change_of_the_code_does_it_all_again(store, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "unknown"), (0.5, "under 0.01"), (36.0, "0.01"), (5400.0, "1.50")]
+    ("seconds", "text"),
+    [
+        (None, ": no estimate, as no finished run of the task is known yet"),
+        (0.5, ", estimated: under 0.01"),
+        (36.0, ", estimated: 0.01"),
+        (5400.0, ", estimated: 1.50"),
+    ],
 )
 def test_a_plan_says_what_it_costs(seconds, text):
-    shown = str(Plan([mil_spec()] * 3, 4, seconds))
-    assert shown.startswith("3 runs to do, 4 done before; core-hours, estimated: ")
-    assert text in shown
+    assert str(Plan([mil_spec()] * 3, 4, seconds)) == f"3 runs to do, 4 done before; core-hours{text}"
 
 
 def test_the_estimate_takes_the_runs_most_like_each(store):
@@ -720,3 +724,18 @@ def test_without_a_package_that_it_needs_info_works_and_the_others_name_it(tmp_p
         f"uotpool {command}: error: needs rich: pip install --upgrade uotpool-experiments"
         for command in ("run", "sweep", "datasets")
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("sweep",), "a TOML file"),
+        (("run", "mil", "--done"), "a CSV file that uotpool export wrote"),
+        (("run", "mil", "--like"), "a CSV file that uotpool export wrote"),
+    ],
+    ids=["sweep", "done", "like"],
+)
+def test_a_named_file_that_cannot_be_read_is_said_in_one_line(words, expected, tmp_path, capsys):
+    for path, got in ((tmp_path / "nope", "no such file"), (tmp_path, "a folder")):
+        code, _, err = call(capsys, *words, path, "--store", tmp_path / "runs.sqlite")
+        assert (code, err) == (2, f"uotpool {words[0]}: error: {path}: expected {expected}, got {got}\n")

@@ -167,7 +167,7 @@ def test_references_of_a_pooling_come_from_training_graphs(graphs, monkeypatch):
 
 def test_folds_of_the_papers_protocol():
     y = np.arange(60) % 2
-    judge = adgcl._PaperJudge(y, 3)
+    judge = adgcl.PaperJudge(y, 3)
     assert len(judge.folds) == 10
     assert sorted(np.concatenate([fold.test for fold in judge.folds])) == list(range(60))
     for fold, (_, test) in zip(judge.folds, KFold(10, shuffle=True, random_state=3).split(y), strict=True):
@@ -181,7 +181,7 @@ def test_one_epoch_for_all_folds_by_validation():
     """Here embeddings tell the class in the second epoch only."""
     y = np.arange(60) % 2
     noise = np.random.default_rng(0)
-    judge = adgcl._PaperJudge(y, 0)
+    judge = adgcl.PaperJudge(y, 0)
     for signal in (0.0, 5.0, 0.0):
         judge.look(signal * y[:, None] + noise.normal(size=(60, 3)))
     metrics, details = judge.result()
@@ -192,7 +192,7 @@ def test_one_epoch_for_all_folds_by_validation():
 
 def test_each_fair_fold_has_its_epoch():
     y = np.arange(60) % 2
-    judge = adgcl._FairJudge(y, [adgcl._outer(y, 0, fold) for fold in range(5)])
+    judge = adgcl.FairJudge(y, [adgcl._outer(y, 0, fold) for fold in range(5)])
     noise = np.random.default_rng(0)
     for signal in (0.0, 5.0, 0.0):
         judge.look(signal * y[:, None] + noise.normal(size=(60, 3)))

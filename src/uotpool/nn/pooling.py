@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -295,7 +297,10 @@ def _prior(name: str, given: Prior, dim: int, learned: Callable[[], nn.Module]) 
         return given
     if isinstance(given, str) and given in ("uniform", "learned"):
         return learned() if given == "learned" else None
-    checks.fail(name, '"uniform", "learned" or a module', given)
+    accepted = '"uniform", "learned" or a module that returns logits'
+    if isinstance(given, Tensor):
+        accepted += f"; uot_pool(X, ..., {name}=...) takes probabilities"
+    checks.fail(name, accepted, given)
     return None
 
 
@@ -308,10 +313,13 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     Args:
         module: model that holds `UOTPooling` layers.
         weight_decay: weight decay of all other parameters.
-        **pool_options: more options for the group of the raw weights, for example `lr`.
+        **pool_options: more options for the group of the raw weights, for example `lr`: those that
+            an optimiser of `torch.optim` has.
     """
     if not isinstance(module, nn.Module):
         checks.fail("module", "the model itself, not its parameters", module, TypeError)
+    for name in pool_options:
+        _check_option(name)
     raw: dict[int, nn.Parameter] = {}
     for layer in module.modules():
         if isinstance(layer, UOTPooling):
@@ -323,3 +331,14 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
         {"params": rest, "weight_decay": weight_decay},
         {"params": list(raw.values()), "weight_decay": 0.0, **pool_options},
     ]
+
+
+def _check_option(name: str) -> None:
+    """Refuse what is no option of an optimiser: torch would keep the key in the group and never read it."""
+    optimizers = [o for o in vars(torch.optim).values() if inspect.isclass(o)]
+    known = {option for o in optimizers for option in inspect.signature(o).parameters} - {"params", "defaults"}
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        accepted = f"an option of an optimiser, such as {close[0] if close else 'lr'!r}"
+        other = "other keys can be set in the returned groups"
+        raise TypeError(f"{name}: expected {accepted} ({other}), got {name!r}")

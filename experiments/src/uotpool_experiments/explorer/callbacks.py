@@ -8,15 +8,15 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
+from uotpool.solvers import FORMULATIONS, SOLVERS
 from uotpool_experiments.explorer import charts, compute, inputs, page
 from uotpool_experiments.explorer.compute import Settings, Weights
 from uotpool_experiments.explorer.inputs import InputError
-from uotpool_experiments.figures.problems import FORMULATIONS, SOLVERS
 
 KINDS = ("random", "rows", "images", "file")
 CHOICES = {
     "kind": KINDS,
-    "solver": SOLVERS,
+    "solver": tuple(SOLVERS),
     "formulation": FORMULATIONS,
     "p0": compute.PRIORS,
     "q0": compute.PRIORS,

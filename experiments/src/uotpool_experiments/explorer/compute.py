@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from uotpool import duality_gap, objective, plan_stats, resolve_impl, suggest_rho, uot_plan, uot_pool
-from uotpool_experiments.figures.problems import LABELS, REGULARIZER, short
+from uotpool.solvers import SOLVERS
+from uotpool_experiments.figures.problems import LABELS, short
 
 MOST_MODULES = 64  # on the slider
 # Bounds on the work for the optimum: entries of X (and some overhead) times modules, about 30 ms of
@@ -122,7 +123,7 @@ def explore(X: Tensor, settings: Settings) -> Result:
     result = Result(X, P, unit / p, pooled, others, p0, q0, p, q, mass, K, rho)
     if usable:
         at_plan: Any = (X[None], unit[None], *settings.weights)
-        given: dict[str, Any] = {"p0": p0, "q0": q0[None], "regularizer": REGULARIZER[settings.solver]}
+        given: dict[str, Any] = {"p0": p0, "q0": q0[None], "regularizer": SOLVERS[settings.solver].regularizer}
         result.objective = float(objective(*at_plan, **given))
         result.gap = float(duality_gap(*at_plan, **given))
         result.divergence = float(plan_stats(unit[None]).divergence)
@@ -158,7 +159,12 @@ def _plan(X: Tensor, settings: Settings, p0: Tensor, q0: Tensor) -> tuple[Tensor
     K = MOST_MODULES
     P = solve(K)
     gap = duality_gap(
-        X[None], P[None], *settings.weights, p0=p0, q0=q0[None], regularizer=REGULARIZER[settings.solver]
+        X[None],
+        P[None],
+        *settings.weights,
+        p0=p0,
+        q0=q0[None],
+        regularizer=SOLVERS[settings.solver].regularizer,
     )
     if float(gap) > _small(X, settings.weights):
         fused = resolve_impl(X, algorithm["solver"]) == "cpu"

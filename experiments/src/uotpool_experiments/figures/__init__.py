@@ -95,5 +95,5 @@ def _drawn(module: Any, entry: Entry, seed: int, quick: bool, source: Path | Non
     # The folder of results is known to what makes tables, which the help of a command does not need.
     from uotpool_experiments.figures import measured  # noqa: PLC0415
 
-    drawn = module.draw(measured.read(entry.measurement, module.COLUMNS, source))
-    return drawn
+    figure, words = module.draw(measured.read(entry.measurement, module.COLUMNS, source))
+    return figure, [*words, measured.origin(entry.measurement, source)]

@@ -14,8 +14,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from uotpool import UOTPooling, plan_stats
+from uotpool.solvers import SOLVERS
 from uotpool_experiments.datasets import digits
-from uotpool_experiments.figures.problems import LABELS, SOLVERS
+from uotpool_experiments.figures.problems import LABELS
 from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.mil.task import MultiInstance
 from uotpool_experiments.tasks.spec import RunSpec

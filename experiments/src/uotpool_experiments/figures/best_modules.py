@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.published_results import TABLE_7, Published
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.analysis.tests import compare
@@ -22,7 +23,7 @@ from uotpool_experiments.figures.from_runs import (
     style,
     words_by_solver,
 )
-from uotpool_experiments.figures.problems import COLOURS, LABELS, SOLVERS
+from uotpool_experiments.figures.problems import COLOURS, LABELS
 
 APART = 0.26  # the distance of the points of a solver
 
@@ -86,7 +87,7 @@ def _legend() -> list[Line2D]:
         how.setdefault("linestyle", "")
         return Line2D([], [], label=label, markersize=5.5, **how)
 
-    blue = COLOURS[SOLVERS[0]]
+    blue = COLOURS["sinkhorn"]
     return [
         point("filled: best K here", color=blue, marker="o"),
         point(

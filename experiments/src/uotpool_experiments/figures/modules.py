@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.figures.from_runs import (
     ACCURACY,
@@ -16,7 +17,7 @@ from uotpool_experiments.figures.from_runs import (
     style,
     words_by_solver,
 )
-from uotpool_experiments.figures.problems import LABELS, SOLVERS
+from uotpool_experiments.figures.problems import LABELS
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:

@@ -13,16 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from uotpool import uot_plan
-from uotpool_experiments.figures.problems import (
-    FORMULATIONS,
-    LABELS,
-    SOLVERS,
-    Problem,
-    power,
-    problem,
-    seeded,
-    short,
-)
+from uotpool.solvers import FORMULATIONS, SOLVERS
+from uotpool_experiments.figures.problems import LABELS, Problem, power, problem, seeded, short
 
 N, D = 10, 5  # the paper's
 FIRST = 2  # seed 0 is the input of docs/published-algorithms.md

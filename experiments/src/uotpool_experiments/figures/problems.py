@@ -7,9 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-REGULARIZER = {"sinkhorn": "entropic", "badmm-e": "entropic", "badmm-q": "quadratic"}
-SOLVERS = tuple(REGULARIZER)
-FORMULATIONS = ("exact", "paper")
 LABELS = {"sinkhorn": "Sinkhorn", "badmm-e": "BADMM-E", "badmm-q": "BADMM-Q"}
 COLOURS = {"sinkhorn": "#0072B2", "badmm-e": "#D55E00", "badmm-q": "#009E73"}  # Okabe and Ito
 MARKERS = {"sinkhorn": "o", "badmm-e": "s", "badmm-q": "^"}

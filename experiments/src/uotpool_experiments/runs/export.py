@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from uotpool_experiments.csv_cells import safe, stored
+from uotpool_experiments.files import check_readable
 from uotpool_experiments.runs.rows import CHOICES, COSTS, FACTS, Row, read_json
 from uotpool_experiments.runs.store import Store
 from uotpool_experiments.tasks.spec import RunSpec, canonical
@@ -69,6 +70,7 @@ def _short(value: Any) -> Any:
 
 def read(path: Path) -> list[Row]:
     """Read the runs that `write` wrote; refuse another file."""
+    check_readable(path, "a CSV file that uotpool export wrote")
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         try:

@@ -26,10 +26,11 @@ class Plan:
     core_seconds: float | None  # an estimate for `todo` from like runs; None where there are none
 
     def __str__(self) -> str:
-        hours = "unknown (no like run in the store yet)"
-        if self.core_seconds is not None:
-            hours = f"{self.core_seconds / 3600:.2f}" if self.core_seconds >= 36 else "under 0.01"
-        return f"{len(self.todo)} runs to do, {self.done} done before; core-hours, estimated: {hours}"
+        counts = f"{len(self.todo)} runs to do, {self.done} done before; core-hours"
+        if self.core_seconds is None:
+            return f"{counts}: no estimate, as no finished run of the task is known yet"
+        hours = f"{self.core_seconds / 3600:.2f}" if self.core_seconds >= 36 else "under 0.01"
+        return f"{counts}, estimated: {hours}"
 
 
 def make_plan(

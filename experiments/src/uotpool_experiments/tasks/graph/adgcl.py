@@ -34,10 +34,10 @@ def run(spec: RunSpec, settings: Settings, graphs: Graphs, report: Report, kept:
     """Train, evaluate after each epoch, choose the epoch, and test. A killed run continues where it was."""
     y = graphs.y.numpy()
     if spec.protocol == "paper":
-        judge: _PaperJudge | _FairJudge = _PaperJudge(y, spec.seed)
+        judge: PaperJudge | FairJudge = PaperJudge(y, spec.seed)
     else:
         numbers = range(FOLDS) if settings.transductive else [spec.fold]
-        judge = _FairJudge(y, [_outer(y, spec.seed, fold) for fold in numbers])
+        judge = FairJudge(y, [_outer(y, spec.seed, fold) for fold in numbers])
     inductive = spec.protocol == "fair" and not settings.transductive
     everything = make_batches(settings, graphs)
     seen = make_batches(settings, graphs.subset(judge.folds[0].train)) if inductive else everything
@@ -126,7 +126,7 @@ def _outer(y: Ints, seed: int, fold: int) -> Split:
     return Split(train, y[:0], parts.test, train)
 
 
-class _PaperJudge:
+class PaperJudge:
     """Judges as the authors' code does: C = 1, 10 folds, 20 % of the rest for validation, one epoch
     for all folds.
 
@@ -173,7 +173,7 @@ class _PaperJudge:
         return means, facts | {"epoch": epoch, "fold_accuracy": each["accuracy"]}
 
 
-class _FairJudge:
+class FairJudge:
     """Judges each outer fold by itself: cross-validation within its training graphs chooses C and epoch."""
 
     def __init__(self, y: Ints, folds: list[Split]) -> None:
