@@ -27,7 +27,7 @@ def only_reference() -> bool:
 def layer(D: int, solver: str, K: int = 4, **how: Any) -> UOTPooling:
     """Learned weights, different in every module; the same ones for the same solver and K."""
     torch.manual_seed(1)
-    return UOTPooling(D, solver=solver, K=K, **how)
+    return UOTPooling.classic(D, solver=solver, K=K, **how)
 
 
 class Answer(NamedTuple):
@@ -44,7 +44,7 @@ def answer(pool: Pool, X: Tensor, **layout: Any) -> Answer:
 
 def truth(pool: UOTPooling, X: Tensor, **layout: Any) -> Answer:
     """What the exact reference says, with the layer's weights."""
-    twin = UOTPooling(pool.dim, solver=pool.options.solver.name, K=pool.K, impl="reference")
+    twin = UOTPooling.classic(pool.dim, solver=pool.options.solver.name, K=pool.K, impl="reference")
     twin.load_state_dict(pool.state_dict())
     return answer(twin, X, **layout)
 

@@ -70,7 +70,7 @@ def _case(session: Session, size: Size, K: int) -> list[Comparison]:
 
 def fixed_layer(D: int, K: int, impl: str) -> UOTPooling:
     """POT has one weight for all iterations."""
-    return UOTPooling(D, K=K, alpha0=ALPHA0, alpha1=ALPHA1, alpha2=ALPHA2, impl=impl)
+    return UOTPooling.classic(D, K=K, alpha0=ALPHA0, alpha1=ALPHA1, alpha2=ALPHA2, impl=impl)
 
 
 def call_pot(method: Callable[..., Any], X: Tensor, K: int, backend: str, mode: str) -> Call:

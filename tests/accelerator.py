@@ -69,7 +69,7 @@ def function(solver: str, formulation: str, layout: str) -> None:
 def layer(solver: str, formulation: str, layout: str) -> None:
     X, sets = batch(layout)
     with torch.device(DEVICE):
-        pool = UOTPooling(D, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned")
+        pool = UOTPooling.classic(D, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned")
     pool(X, **sets).sum().backward()
 
 

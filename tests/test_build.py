@@ -233,7 +233,7 @@ from uotpool.cli import info
 print(uotpool.__file__)
 print(info())
 try:
-    uotpool.UOTPooling(3, impl="cpu")
+    uotpool.UOTPooling.classic(3, impl="cpu")
 except ValueError as error:
     print("ValueError:", error)
 """

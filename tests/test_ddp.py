@@ -34,7 +34,7 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.before = nn.Linear(4, D)
-        self.pool = UOTPooling(D, **settings)
+        self.pool = UOTPooling.classic(D, **settings)
         self.after = nn.Linear(D, 2)
 
     def forward(self, X: Tensor, mask: Tensor) -> Tensor:

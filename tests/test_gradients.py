@@ -183,7 +183,7 @@ def test_published_solvers_dead_weights(solver, K):
 @pytest.mark.parametrize("K", [1, 2, 4, "converged"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_no_layer_parameter_is_wholly_dead(solver, K, priors):
-    layer = UOTPooling(5, solver=solver, K=K, p0=priors, q0=priors).double()
+    layer = UOTPooling.classic(5, solver=solver, K=K, p0=priors, q0=priors).double()
     X = problem(3, 7, 5, seed=1).X
     y = layer(X)
     (y * torch.randn_like(y)).sum().backward()

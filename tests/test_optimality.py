@@ -214,7 +214,7 @@ def test_suggested_rho_is_no_worse_than_fixed_steps():
 
 def test_warning_points_at_the_caller():
     """Also through a layer, past the frames of torch."""
-    layer = UOTPooling(6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14).double()
+    layer = UOTPooling.classic(6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14).double()
     with pytest.warns(ConvergenceWarning) as caught:
         layer(problem(1, 12, 6).X)
     assert caught[0].filename == __file__
@@ -275,6 +275,6 @@ def test_diagnostics_say_how_far_the_plan_is_from_mean_pooling():
     assert mean["mass"] == pytest.approx(1.0)
     assert mean["spread"] == pytest.approx(float(X.std()))
     assert sharp["weights"]["alpha2"] == [0.0]
-    assert UOTPooling(3, start="mean").diagnostics(X)["scale"] == 0.0
+    assert UOTPooling.classic(3, start="mean").diagnostics(X)["scale"] == 0.0
     with uotpool.check(False):
-        assert UOTPooling(3).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None
+        assert UOTPooling.classic(3).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None

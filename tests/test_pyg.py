@@ -29,7 +29,7 @@ def close(a, b):
 
 def pair(**kwargs):
     """An aggregation and a layer with the same parameters, in float64."""
-    aggregation, layer = UOTAggregation(D, **kwargs).double(), UOTPooling(D, **kwargs).double()
+    aggregation, layer = UOTAggregation(D, **kwargs).double(), UOTPooling.classic(D, **kwargs).double()
     aggregation.pool.load_state_dict(layer.state_dict())
     return aggregation, layer
 

@@ -30,7 +30,7 @@ def sets(seed=0, dtype=torch.float64):
 def test_begins_as_the_mean_with_a_gradient(solver, formulation, impl):
     X, mask = sets()
     X.requires_grad_()
-    pool = UOTPooling(D, solver=solver, formulation=formulation, impl=impl, start="mean").double()
+    pool = UOTPooling.classic(D, solver=solver, formulation=formulation, impl=impl, start="mean").double()
     y = pool(X, mask=mask)
     mean = torch.stack([x[m].mean(0) for x, m in zip(X, mask, strict=True)])
     torch.testing.assert_close(y, mean, rtol=0, atol=tol.F64)
@@ -43,8 +43,8 @@ def test_begins_as_the_mean_with_a_gradient(solver, formulation, impl):
 @each_impl
 def test_is_the_plain_layer_at_scale_1(solver, formulation, impl):
     X, mask = sets()
-    pool = UOTPooling(D, solver=solver, formulation=formulation, impl=impl, start="mean").double()
-    plain = UOTPooling(D, solver=solver, formulation=formulation, impl=impl).double()
+    pool = UOTPooling.classic(D, solver=solver, formulation=formulation, impl=impl, start="mean").double()
+    plain = UOTPooling.classic(D, solver=solver, formulation=formulation, impl=impl).double()
     plain.load_state_dict({name: value for name, value in pool.state_dict().items() if name != "scale"})
     with torch.no_grad():
         pool.scale.fill_(1.0)
@@ -60,7 +60,7 @@ def test_fused_is_the_reference(solver):
     found = []
     for impl in ("auto", "reference"):
         torch.manual_seed(0)
-        pool = UOTPooling(D, solver=solver, impl=impl, start="mean").double()
+        pool = UOTPooling.classic(D, solver=solver, impl=impl, start="mean").double()
         with torch.no_grad():
             pool.scale.fill_(0.7)
         inputs = [X.clone().requires_grad_(), *pool.parameters()]
@@ -76,7 +76,7 @@ def test_leaves_the_mean_where_that_helps(solver):
     X, mask = sets()
     for sign in (1.0, -1.0):
         torch.manual_seed(0)
-        pool = UOTPooling(D, solver=solver, start="mean").double()
+        pool = UOTPooling.classic(D, solver=solver, start="mean").double()
         optimiser = torch.optim.Adam(pool.parameters(), lr=0.05)
         target = pool(X, mask=mask).detach() + 0.3 * sign
         before = plan_stats(pool.plan(X, mask=mask).detach(), mask=mask).divergence.mean()
@@ -99,13 +99,13 @@ def test_a_feature_whose_mass_underflows(solver, offset):
     found = []
     for impl in ("auto", "reference"):
         torch.manual_seed(0)
-        pool = UOTPooling(8, solver=solver, start="mean", impl=impl)
+        pool = UOTPooling.classic(8, solver=solver, start="mean", impl=impl)
         with torch.no_grad():
             pool.scale.fill_(1.0)
         inputs = X.clone().requires_grad_()
         y = pool(inputs)
         found.append([y, *torch.autograd.grad(y.sin().sum(), [inputs, pool.scale])])
-    alone = UOTPooling(8, solver=solver, start="mean")
+    alone = UOTPooling.classic(8, solver=solver, start="mean")
     alone.load_state_dict(pool.state_dict())
     assert torch.equal(alone(X[1:]), alone(X)[1:])  # whatever happens to the first set
     for a, b in zip(*found, strict=True):
@@ -116,7 +116,7 @@ def test_a_feature_whose_mass_underflows(solver, offset):
 def test_an_empty_set_and_compiled():
     X, mask = sets(dtype=torch.float32)
     mask[2] = False
-    pool = UOTPooling(D, start="mean")
+    pool = UOTPooling.classic(D, start="mean")
     with torch.no_grad():
         pool.scale.fill_(0.5)
     y = pool(X, mask=mask)
@@ -128,7 +128,7 @@ def test_an_empty_set_and_compiled():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision(dtype):
     X, mask = sets(dtype=dtype)
-    pool = UOTPooling(D, start="mean").to(dtype)
+    pool = UOTPooling.classic(D, start="mean").to(dtype)
     y = pool(X, mask=mask)
     assert y.dtype == dtype
     y.float().sum().backward()
@@ -136,7 +136,7 @@ def test_low_precision(dtype):
 
 
 def test_no_decay_and_reset():
-    pool = UOTPooling(D, start="mean")
+    pool = UOTPooling.classic(D, start="mean")
     decayed, free = param_groups(pool, weight_decay=0.1)
     assert decayed["params"] == []
     assert any(p is pool.scale for p in free["params"])
@@ -145,7 +145,7 @@ def test_no_decay_and_reset():
     pool.reset_parameters()
     assert pool.scale == 0
     assert "start='mean'" in repr(pool)
-    assert UOTPooling(D).scale is None
+    assert UOTPooling.classic(D).scale is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_no_decay_and_reset():
 )
 def test_bad_input(wrong):
     with pytest.raises(ValueError, match=r"^start: "):
-        UOTPooling(D, **wrong)
+        UOTPooling.classic(D, **wrong)
 
 
 def test_formulations_are_all_there():
@@ -172,7 +172,7 @@ def test_nearly_max_is_near_and_can_be_left():
     torch.manual_seed(0)
     X = torch.randn(8, 1000, 64)
     spread = X.std().item()
-    pool = UOTPooling(64, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread})
+    pool = UOTPooling.classic(64, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread})
     mean, top = X.mean(1), X.amax(1)
 
     def way(pool=pool):
@@ -181,7 +181,7 @@ def test_nearly_max_is_near_and_can_be_left():
 
     page = Path(__file__).parent.parent / "docs/choosing.md"
     assert f"# {way():.2f} of the way from mean to max pooling" in page.read_text()
-    assert 0.75 < way(UOTPooling(64, init={"alpha0": 0.1 * spread})) < 0.85
+    assert 0.75 < way(UOTPooling.classic(64, init={"alpha0": 0.1 * spread})) < 0.85
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.1)
     for _ in range(50):
         optimizer.zero_grad()

@@ -53,7 +53,7 @@ def stats(P=X, **how):
 
 
 def layer(dim=4, **how):
-    return uotpool.UOTPooling(dim, **how)
+    return uotpool.UOTPooling.classic(dim, **how)
 
 
 def mixed(dim=4, **how):
@@ -598,8 +598,8 @@ def test_check_passes_over_tensors_without_values():
 
 MASKS = {"bool": tensor([[True, True, False], [True, True, True]]), "int": tensor([[1, 1, 0], [1, 1, 1]])}
 IN_ORDER = {
-    "UOTPooling": lambda: uotpool.UOTPooling(4),
-    "plan": lambda: uotpool.UOTPooling(4).plan,
+    "UOTPooling": lambda: uotpool.UOTPooling.classic(4),
+    "plan": lambda: uotpool.UOTPooling.classic(4).plan,
     "MixedMeanMax": lambda: uotpool.MixedMeanMax(4),
     "zoo uot": lambda: build("uotp-sinkhorn", 4),
     "zoo attention": lambda: build("attention", 4),
@@ -621,7 +621,7 @@ def test_a_mask_that_is_not_named(name, mask, place, argument):
 def test_a_mask_beside_offsets_is_named_too():
     """The message once complained of index and ptr together."""
     with pytest.raises(ValueError, match=r"^index: expected the set of each row.*mask="):
-        uotpool.UOTPooling(4)(ROWS, ones(6, dtype=torch.bool), tensor([0, 3, 6]))
+        uotpool.UOTPooling.classic(4)(ROWS, ones(6, dtype=torch.bool), tensor([0, 3, 6]))
 
 
 def test_an_aggregation_has_no_mask():

@@ -4,6 +4,7 @@ from uotpool.backends import explain_impl, resolve_impl
 from uotpool.checks import check
 from uotpool.functional import PlanStats, duality_gap, objective, plan_stats, suggest_rho, uot_plan, uot_pool
 from uotpool.nn import (
+    CLASSIC,
     AdaptiveUOTPool1d,
     AdaptiveUOTPool2d,
     AdaptiveUOTPool3d,
@@ -23,6 +24,7 @@ from uotpool.solvers.newton import ConvergenceWarning
 __version__ = "0.1.0"
 
 __all__ = [
+    "CLASSIC",
     "AdaptiveUOTPool1d",
     "AdaptiveUOTPool2d",
     "AdaptiveUOTPool3d",

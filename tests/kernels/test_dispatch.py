@@ -62,12 +62,12 @@ def test_what_runs_on_the_kernels(trap, solver, run):
 @each_solver
 def test_layer_honours_impl(trap, solver):
     for impl in ("auto", "cpu"):
-        layer = UOTPooling(5, solver=solver, impl=impl).double()
+        layer = UOTPooling.classic(5, solver=solver, impl=impl).double()
         with pytest.raises(Ran):
             layer(X)
         with pytest.raises(Ran):
             layer.plan(X)
-    layer = UOTPooling(5, solver=solver, impl="reference").double()
+    layer = UOTPooling.classic(5, solver=solver, impl="reference").double()
     layer(X)
     layer.plan(X)
 
@@ -81,7 +81,7 @@ def test_the_kernels_refuse_what_they_have_not(solver, setting):
         with pytest.raises(ValueError, match=message):
             run(X, 0.5, 1.0, 1.0, rho, solver=solver, impl="cpu", **setting)
     with pytest.raises(ValueError, match=message):
-        UOTPooling(5, solver=solver, impl="cpu", **setting)
+        UOTPooling.classic(5, solver=solver, impl="cpu", **setting)
 
 
 @each_solver
@@ -130,7 +130,7 @@ def test_a_default_device_does_not_matter():
 @pytest.mark.parametrize("K", [0, 1, 3, "converged"])
 def test_layers_of_every_length(K, shared):
     for fixed in ({}, {"alpha1": 0.7}):
-        layer = UOTPooling(3, K=K, shared=shared, **fixed)
+        layer = UOTPooling.classic(3, K=K, shared=shared, **fixed)
         assert layer(torch.rand(2, 5, 3)).shape == (2, 3)
 
 
@@ -209,7 +209,7 @@ def test_a_solver_without_a_kernel_runs_in_torch(monkeypatch):
 @pytest.mark.parametrize("name", ["p0", "q0"])
 def test_a_prior_on_another_device_is_refused(name):
     """Its address would be read as one of this machine's memory."""
-    pool = UOTPooling(5, **{name: Elsewhere()}).double()
+    pool = UOTPooling.classic(5, **{name: Elsewhere()}).double()
     with pytest.raises(ValueError, match=rf"{name}: expected the device of X \(cpu\), got meta"):
         pool(X)
 

@@ -112,7 +112,7 @@ CALLED = {"sinkhorn": "dense", "badmm-e": "ptr", "badmm-q": "index"}
 def test_compiled_graph_holds_the_operators(dynamo, solver):
     """One graph for all sizes, forward and backward, with the operators in it and the results of eager."""
     layout = CALLED[solver]
-    layer = UOTPooling(D, solver=solver, K=2, impl="cpu").double()  # so that it cannot fall back
+    layer = UOTPooling.classic(D, solver=solver, K=2, impl="cpu").double()  # so that it cannot fall back
     graphs = []
 
     def keep(graph, inputs):
@@ -138,7 +138,7 @@ def test_compiled_takes_the_kernels_by_itself(dynamo):
         seen.extend(node.target for node in graph.graph.nodes)
         return graph.forward
 
-    layer = UOTPooling(D, K=1).double()
+    layer = UOTPooling.classic(D, K=1).double()
     X, sets = batch("index", 3)
     assert torch.equal(torch.compile(layer, fullgraph=True, backend=keep)(X, **sets), layer(X, **sets))
     assert torch.ops.uotpool.solve in seen
@@ -152,7 +152,7 @@ def test_compiled_reference_holds_none(dynamo, solver):
         seen.extend(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
-    layer = UOTPooling(D, solver=solver, K=1, impl="reference").double()
+    layer = UOTPooling.classic(D, solver=solver, K=1, impl="reference").double()
     X, _ = batch("dense", 3)
     close(torch.compile(layer, fullgraph=True, backend=keep)(X), layer(X))
     assert seen
@@ -162,7 +162,7 @@ def test_compiled_reference_holds_none(dynamo, solver):
 @each_solver
 def test_export_round_trip(solver):
     """Saved, loaded, and run on other sizes; the operators are in the program."""
-    layer = UOTPooling(D, solver=solver, K=2, p0="learned", q0="learned").double()
+    layer = UOTPooling.classic(D, solver=solver, K=2, p0="learned", q0="learned").double()
     X, sets = batch("mask", 4)
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("N")}
     program = torch.export.export(layer, (X,), sets, dynamic_shapes={"X": sizes, "mask": sizes})
@@ -185,7 +185,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.before = nn.Linear(5, D)
-        self.pools = nn.ModuleList(UOTPooling(D, solver=s, K=1, q0="learned") for s in SOLVERS)
+        self.pools = nn.ModuleList(UOTPooling.classic(D, solver=s, K=1, q0="learned") for s in SOLVERS)
         self.after = nn.Linear(len(SOLVERS) * D, 2)
 
     def forward(self, X):
@@ -258,8 +258,8 @@ def penalty(pool, X):
 def test_gradient_penalty_says_what_to_do():
     X = dense(2, 4, 3).X.requires_grad_()
     with pytest.raises(RuntimeError, match=r'derivatives of derivatives.* use impl="reference"'):
-        penalty(UOTPooling(3).double(), X).backward()
-    penalty(UOTPooling(3, impl="reference").double(), X).backward()
+        penalty(UOTPooling.classic(3).double(), X).backward()
+    penalty(UOTPooling.classic(3, impl="reference").double(), X).backward()
     assert X.grad is not None
     assert X.grad.abs().max() > 0
 

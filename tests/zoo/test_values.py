@@ -306,7 +306,7 @@ def covariance(pool, X, *_):
 
 def uotp(pool, X, *_):
     options = pool.options
-    layer = UOTPooling(D, solver=options.solver.name, formulation=options.formulation).double()
+    layer = UOTPooling.classic(D, solver=options.solver.name, formulation=options.formulation).double()
     layer.load_state_dict(pool.state_dict())
     return layer(X[None])[0]
 
@@ -362,7 +362,7 @@ def test_options_reach_the_uot_pooling(name):
     pool = zoo.build(name, D, K=2, p0="learned", q0="learned", alpha1=0.5)
     torch.manual_seed(1)
     solver, paper = name.removeprefix("uotp-").removesuffix("-paper"), name.endswith("-paper")
-    layer = UOTPooling(
+    layer = UOTPooling.classic(
         D, solver=solver, formulation="paper" if paper else "exact", K=2, p0="learned", q0="learned", alpha1=0.5
     )
     x = torch.randn(2, 5, D)

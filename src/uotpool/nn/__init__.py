@@ -9,10 +9,11 @@ from uotpool.nn.images import (
     UOTPool3d,
 )
 from uotpool.nn.mixed import MixedMeanMax
-from uotpool.nn.pooling import UOTPooling, param_groups
+from uotpool.nn.pooling import CLASSIC, UOTPooling, param_groups
 from uotpool.nn.priors import FeaturePrior, SamplePrior
 
 __all__ = [
+    "CLASSIC",
     "AdaptiveUOTPool1d",
     "AdaptiveUOTPool2d",
     "AdaptiveUOTPool3d",

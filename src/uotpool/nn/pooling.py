@@ -23,6 +23,12 @@ Prior = str | nn.Module
 
 # The weights of Proposition 1 are infinite. These are large against any features of a float32 network.
 MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
+# The layer of version 0.1: four modules, all weights learned, one scale for all features.
+CLASSIC: dict[str, Any] = {"K": 4, "alpha0": None, "alpha1": None, "alpha2": None, "scale": None}
+DEFAULT_K = {"sinkhorn": 1, "badmm-e": 4, "badmm-q": 4}
+# A learned scale is its start + RATE * raw_scale: Adam moves a parameter by about its learning rate per
+# step, and a scale has to get from 1 to some tens within a few hundred steps.
+RATE = 10.0
 ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
 
 
@@ -34,12 +40,20 @@ class UOTPooling(WeightedPooling):
         P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
         + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
-    The problem is solved by K unrolled steps, each with weights of its own.
+    By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
+    a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
+    start at 1, between the two. The transport shares out the samples among the features. On the
+    benchmark of `docs/choosing.md` this is the safest choice of all poolings. `UOTPooling.classic`
+    is the layer of the paper and of version 0.1.
+
+    The problem is solved by K unrolled steps, with weights of their own if these are learned.
 
     Args:
         dim: number of features D.
         solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R).
-        K: number of modules, or "converged" for the optimum with implicit gradients.
+        K: number of modules, or "converged" for the optimum with implicit gradients. Default: 1 for
+            Sinkhorn, 4 for Bregman ADMM.
+        scale: "feature" for a learned scale per feature, s = 1 + 10 raw_scale, or None for none.
         formulation: "exact", or "paper" for the algorithms as published.
         shared: whether all modules share one value of each learned weight.
         alpha0, alpha1, alpha2, rho: None to learn the weight (softplus of a parameter `raw_alpha0`,
@@ -54,10 +68,9 @@ class UOTPooling(WeightedPooling):
             With s the spread of the features,
             `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
             and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
-        start: "mean" to begin as mean pooling, exactly, and to learn from there. The plan is then
-            that of `scale` X, with a learned number `scale` that is 0 at first. Its gradient does
-            not vanish there, while that of a weight of 1e4 would. With a negative `scale` small
-            values count more.
+        start: "mean" to begin as mean pooling, exactly, and to learn from there: scales are 0 at
+            first. Their gradient does not vanish there, while that of a weight of 1e4 would. With
+            `scale=None` the layer then has one learned number `scale` for all features.
         readout: "conditional", or "authors" with `formulation="paper"`; see `uot_pool`.
         tol, max_iter: limits of `K="converged"`; see `uot_plan`.
         impl: see `resolve_impl`.
@@ -73,12 +86,13 @@ class UOTPooling(WeightedPooling):
         dim: int,
         *,
         solver: str = "sinkhorn",
-        K: Modules = 4,
+        K: Modules = None,
+        scale: str | None = "feature",
         formulation: str = "exact",
         shared: bool = False,
-        alpha0: Weight | None = None,
-        alpha1: Weight | None = None,
-        alpha2: Weight | None = None,
+        alpha0: Weight | None = 1.0,
+        alpha1: Weight | None = 0.7,
+        alpha2: Weight | None = 0.7,
         rho: Weight | None = None,
         p0: Prior = "uniform",
         q0: Prior = "uniform",
@@ -93,7 +107,12 @@ class UOTPooling(WeightedPooling):
     ) -> None:
         checks.flag("shared", shared)
         checks.floating_dtype("dtype", dtype)
+        checks.one_of("solver", solver, tuple(SOLVERS))
+        if K is None:
+            K = DEFAULT_K[solver]
         checks.converged(K, optional=False)
+        if scale is not None:
+            checks.one_of("scale", scale, ("feature",))
         options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
@@ -106,10 +125,15 @@ class UOTPooling(WeightedPooling):
         self.q0 = _prior("q0", q0, dim, lambda: SamplePrior(dim, device=device, dtype=dtype))
         if start is not None:
             self._check_start(start)
-        scale = None if start is None else nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+        self._scale_start = 0.0 if start == "mean" else 1.0
+        per_feature = scale is not None and K != 0  # without a module nothing is scaled
+        one = start is not None and not per_feature
         self.scale: nn.Parameter | None
-        self.register_parameter("scale", scale)
-        self._scaled = scale is not None
+        self.raw_scale: nn.Parameter | None
+        for name, shape in (("scale", () if one else None), ("raw_scale", (dim,) if per_feature else None)):
+            zeros = None if shape is None else torch.zeros(shape, device=device, dtype=dtype)
+            self.register_parameter(name, None if zeros is None else nn.Parameter(zeros))
+        self._scaled = "one" if one else "feature" if per_feature else ""
 
     def _check_start(self, start: str) -> None:
         checks.one_of("start", start, ("mean",))
@@ -123,8 +147,9 @@ class UOTPooling(WeightedPooling):
     def reset_parameters(self) -> None:
         """Draw the learned weights (softplus(0.1 randn) or `init`) and the priors anew."""
         self._draw()
-        if self.scale is not None:
-            nn.init.zeros_(self.scale)
+        for scale in (self.scale, self.raw_scale):
+            if scale is not None:
+                nn.init.zeros_(scale)
         for prior in (self.p0, self.q0):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
                 prior.reset_parameters()
@@ -214,16 +239,20 @@ class UOTPooling(WeightedPooling):
                 `plan_stats`.
             mass: mass of the plans, mean over the sets.
             spread: standard deviation of the entries of X.
-            scale: the number `scale`, with `start="mean"` only.
+            scale: the least, the median and the largest of the scales, if there are any.
             weights: the values in force, by name.
             A number that is not finite is None.
         """
         layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
         numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": X.std()}
-        if self.scale is not None:
-            numbers["scale"] = self.scale
-        known = {name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()}
+        known: dict[str, Any] = {
+            name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()
+        }
+        scales = self.scales()
+        if scales is not None:
+            found = (scales.min(), scales.median(), scales.max())
+            known["scale"] = [round(float(s), 6) if bool(s.isfinite()) else None for s in found]
         weights = self.weights()._asdict().items()
         return known | {"weights": {n: [round(float(v), 6) for v in w] for n, w in weights if w is not None}}
 
@@ -232,11 +261,33 @@ class UOTPooling(WeightedPooling):
         old = f"{prefix}uot."
         for key in [key for key in state_dict if key.startswith(old)]:
             state_dict[prefix + key.removeprefix(old)] = state_dict.pop(key)
+        old_weights = any(f"{prefix}raw_{name}" in state_dict for name in self._names)
+        if self.raw_scale is not None and f"{prefix}raw_scale" not in state_dict and old_weights:
+            raise RuntimeError(
+                f"state_dict: expected {prefix}raw_scale, got weights of version 0.1, whose default was another "
+                "layer; load them into UOTPooling.classic(dim, ...), or make the layer with **uotpool.CLASSIC"
+            )
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def scales(self) -> Tensor | None:
+        """Return the scales in force, one per feature, (D,), or one for all, (); None where there are none."""
+        if self._scaled != "feature":
+            return self.scale
+        return torch.rsub(self.raw_scale, self._scale_start, alpha=-RATE)  # type: ignore[arg-type] # one operation
 
     def _scale(self, rows: Tensor) -> Tensor | None:
         # Where there is none, this is twenty times as fast as to ask for `self.scale`.
-        return self.scale.to(rows) if self._scaled else None  # type: ignore[union-attr]
+        return self.scales().to(rows) if self._scaled else None  # type: ignore[union-attr]
+
+    @classmethod
+    def classic(cls, dim: int, **kwargs: Any) -> UOTPooling:
+        """Make the layer of the paper and of version 0.1: four modules, all weights learned, no scales.
+
+        Args:
+            dim: number of features.
+            **kwargs: options of `UOTPooling`.
+        """
+        return cls(dim, **CLASSIC | kwargs)
 
     @classmethod
     def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:
@@ -270,7 +321,7 @@ class UOTPooling(WeightedPooling):
         solver = SOLVERS.get(kwargs.get("solver", ""))
         if solver is not None and solver.needs_rho and kwargs.get("K") != "converged":
             settings |= {"K": 4, "rho": rho}
-        return cls(dim, **settings | kwargs)
+        return cls(dim, **{"scale": None} | settings | kwargs)
 
     def extra_repr(self) -> str:
         parts = [f"{self.dim}, solver={self.options.solver.name!r}, K={self.K!r}"]
@@ -278,7 +329,9 @@ class UOTPooling(WeightedPooling):
             parts.append(f"formulation={self.options.formulation!r}")
         if self.shared:
             parts.append("shared=True")
-        if self.scale is not None:
+        if self._scaled == "feature":
+            parts.append("scale='feature'")
+        if self._scaled and self._scale_start == 0.0:
             parts.append("start='mean'")
         for name in self._names:
             value = self._buffers.get(name)
@@ -308,7 +361,7 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
 
     Decay would pull each raw weight to 0, and so each alpha to softplus(0) = 0.69, whatever the
-    data say. It would pull the `scale` of `start="mean"` back to mean pooling.
+    data say. It would pull scales back to where they start.
 
     Args:
         module: model that holds `UOTPooling` layers.
@@ -324,8 +377,7 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     for layer in module.modules():
         if isinstance(layer, UOTPooling):
             raw |= {id(p): p for p in layer.raw_weights().values()}
-            if layer.scale is not None:
-                raw[id(layer.scale)] = layer.scale
+            raw |= {id(p): p for p in (layer.scale, layer.raw_scale) if p is not None}
     rest: Iterable[nn.Parameter] = [p for p in module.parameters() if id(p) not in raw]
     return [
         {"params": rest, "weight_decay": weight_decay},

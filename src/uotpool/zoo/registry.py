@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from uotpool import checks
 from uotpool.nn.base import Pooling
+from uotpool.nn.pooling import CLASSIC
 
 
 class Entry(NamedTuple):
@@ -19,6 +20,7 @@ class Entry(NamedTuple):
     paper: str  # authors and year; the class has the full citation
     source: str = "uotpool"  # where the code comes from
     options: tuple[tuple[str, Any], ...] = ()  # the options that the name sets
+    defaults: tuple[tuple[str, Any], ...] = ()  # other defaults than those of the class
 
     @property
     def needs_pyg(self) -> bool:
@@ -48,9 +50,8 @@ PYG_LAYERS = "uotpool, layers of PyG"
 def _uot(solver: str, regulariser: str, formulation: str) -> Entry:
     published = " as published" if formulation == "paper" else ""
     formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan ({regulariser} R) by {solver}{published}"
-    return Entry(
-        "nn.pooling:UOTPooling", formula, UOT, options=(("solver", solver), ("formulation", formulation))
-    )
+    options = (("solver", solver), ("formulation", formulation))
+    return Entry("nn.pooling:UOTPooling", formula, UOT, options=options, defaults=tuple(CLASSIC.items()))
 
 
 ENTRIES: dict[str, Entry] = {
@@ -87,6 +88,7 @@ ENTRIES: dict[str, Entry] = {
         "Ranjan et al. 2020",
         PYG_LAYERS,
     ),
+    "uotp": Entry("nn.pooling:UOTPooling", "sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", ""),
     "uotp-sinkhorn": _uot("sinkhorn", "entropic", "exact"),
     "uotp-badmm-e": _uot("badmm-e", "entropic", "exact"),
     "uotp-badmm-q": _uot("badmm-q", "quadratic", "exact"),
@@ -147,7 +149,7 @@ SYNONYMS = {
     "sum": "add",
     "average": "mean",
     "avg": "mean",
-    "uotp": "uotp-sinkhorn",
+    "uot": "uotp",
     "sinkhorn": "uotp-sinkhorn",
 }
 
@@ -191,4 +193,4 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
         if option not in known:
             accepted = ", ".join(sorted(known - dict(found.options).keys() - {"hidden"})) or "none"
             raise TypeError(f"{option}: expected an option of {name!r} ({accepted}), got {option!r}")
-    return kind(dim, **dict(found.options), **options)
+    return kind(dim, **dict(found.defaults) | dict(found.options) | options)

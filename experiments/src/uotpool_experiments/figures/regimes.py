@@ -90,9 +90,10 @@ def in_words(part: str, found: Regrets) -> list[str]:
     lines = [f"{part}: {len(found.poolings)} poolings on {len(found.datasets)} questions"]
     for place, pooling in enumerate(found.poolings):
         if place in (0, safest) or pooling in ("mean", "max", "attention") or pooling.startswith("uotp"):
+            where = found.datasets[int(found.regret[place].argmax())]
             lines.append(
                 f"{pooling}: {found.mean[place].value:.1f} points behind the best on average, "
-                f"{found.worst[place].value:.1f} at worst ({found.datasets[int(found.regret[place].argmax())]}), "
+                f"{found.worst[place].value:.1f} at worst ({where}), "
                 f"{100 * found.share_failed(place):.0f} % of runs failed"
             )
     return lines
