@@ -65,7 +65,8 @@ SETS = {"0": {0: "B", 1: "N"}, "1": {0: "B", 1: "N"}}
 IMAGES = {"0": {0: "B", 2: "H", 3: "W"}}
 # Of two modules: a loop, and half of the time that exporters take for the default of four.
 LAYERS: dict[str, Any] = {
-    f"UOTPooling {s}": lambda s=s: UOTPooling.classic(D, solver=s, K=2, p0="learned", q0="learned") for s in SOLVERS
+    f"UOTPooling {s}": lambda s=s: UOTPooling.classic(D, solver=s, K=2, p0="learned", q0="learned")
+    for s in SOLVERS
 }
 LAYERS |= {
     "start": lambda: UOTPooling.classic(D, K=2, start="mean"),

@@ -214,7 +214,9 @@ def test_suggested_rho_is_no_worse_than_fixed_steps():
 
 def test_warning_points_at_the_caller():
     """Also through a layer, past the frames of torch."""
-    layer = UOTPooling.classic(6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14).double()
+    layer = UOTPooling.classic(
+        6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14
+    ).double()
     with pytest.warns(ConvergenceWarning) as caught:
         layer(problem(1, 12, 6).X)
     assert caught[0].filename == __file__

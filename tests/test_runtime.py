@@ -44,7 +44,9 @@ def weights(solver, K):
 
 def learned(solver, formulation, K, dim=D, **kwargs):
     """A layer in which everything is learned."""
-    return UOTPooling.classic(dim, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned", **kwargs)
+    return UOTPooling.classic(
+        dim, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned", **kwargs
+    )
 
 
 def run(pool, X, leaves=(), **layout):

@@ -242,7 +242,7 @@ ALWAYS: list[Bad] = [
     ("layer-X-list", lambda: layer()([1.0]), T, "X", "a floating tensor", "[1.0] (list)"),
     ("layer-mask", lambda: layer()(X, mask=ADDITIVE), V, "mask", "0/1 tensor", "the value -inf"),
     ("layer-ptr", lambda: layer()(ROWS, ptr=INDEX), V, "ptr", "end at 6", "[0, 0, 0, 1, 1, 1]"),
-    ("layer-K-None", lambda: layer(K=None), T, "K", 'an integer >= 0 or "converged"', "None"),
+    ("layer-scale", lambda: layer(scale="set"), V, "scale", "one of 'feature'", "'set'"),
     ("layer-K-typo", lambda: layer(K="converge"), T, "K", '"converged"', "'converge' (str)"),
     ("layer-solver", lambda: layer(solver=None), V, "solver", "one of 'sinkhorn'", "None"),
     ("layer-readout", lambda: layer(readout="authors"), V, "readout", 'formulation="paper"', "'exact'"),

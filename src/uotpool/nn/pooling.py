@@ -264,8 +264,8 @@ class UOTPooling(WeightedPooling):
         old_weights = any(f"{prefix}raw_{name}" in state_dict for name in self._names)
         if self.raw_scale is not None and f"{prefix}raw_scale" not in state_dict and old_weights:
             raise RuntimeError(
-                f"state_dict: expected {prefix}raw_scale, got weights of version 0.1, whose default was another "
-                "layer; load them into UOTPooling.classic(dim, ...), or make the layer with **uotpool.CLASSIC"
+                f"state_dict: expected {prefix}raw_scale, got weights of version 0.1, whose default was "
+                "another: load them into UOTPooling.classic(dim, ...), or make the layer with **uotpool.CLASSIC"
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -336,7 +336,7 @@ class UOTPooling(WeightedPooling):
         for name in self._names:
             value = self._buffers.get(name)
             if value is not None:
-                parts.append(f"{name}={value.tolist()}")
+                parts.append(f"{name}={self._fixed[name] if value.is_meta else value.tolist()}")
         for name in ("p0", "q0"):
             if getattr(self, name) is None:
                 parts.append(f"{name}='uniform'")

@@ -71,6 +71,7 @@ class WeightedPooling(Pooling):
             elif value is not None:
                 numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
                 self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
+        self._rows: tuple[Any, Tensor] | None = None  # of the last call, if all weights are fixed
         self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
 
@@ -115,6 +116,8 @@ class WeightedPooling(Pooling):
 
         It can if all weights are learned, in the dtype and on the device of X.
         """
+        if not self._learned:
+            return self._fixed_rows(like)
         raw = tuple([self._parameters.get(name) for name in self._raw_names])
         dtype, on_cpu, shape = like.dtype, like.is_cpu, self._raw_shape
         for parameter in raw:
@@ -129,6 +132,17 @@ class WeightedPooling(Pooling):
         if shape[0] not in (1, K):
             self._values()  # raises
         return LearnedWeights(raw, K)  # type: ignore[arg-type] # none is None
+
+    def _fixed_rows(self, like: Tensor) -> Tensor:
+        """Return weights of which none is learned; those of the last call, if dtype and device are the same."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return torch.stack([value.to(like) for value in self._values().values()])
+        buffers = [self._buffers[name] for name in self._names if name in self._buffers]
+        # A buffer that is replaced or written to has another identity or version.
+        key = (like.dtype, like.device, self.K, *[(id(b), b._version) for b in buffers if b is not None])
+        if self._rows is None or self._rows[0] != key:
+            self._rows = (key, torch.stack([value.to(like) for value in self._values().values()]))
+        return self._rows[1]
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""

@@ -11,7 +11,13 @@ from uotpool.zoo.simple import GeM
 
 
 class GeMPerFeature(GeM):
-    r"""Generalised mean with an exponent p_d per feature, each learned from 3; see `GeM`."""
+    r"""Generalised mean with an exponent per feature, :math:`y_d = (\frac1N \sum_n x_{nd}^{p_d})^{1/p_d}`.
+
+    Each is learned from 3, as in `GeM`, and features below epsilon count as epsilon.
+
+    F. Radenovic, G. Tolias, O. Chum, "Fine-tuning CNN image retrieval with no human annotation",
+    TPAMI 2018.
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
@@ -20,7 +26,7 @@ class GeMPerFeature(GeM):
 
 
 class HalfMeanMax(Pooling):
-    r"""Mean pooling of the first half of the features, max pooling of the others; nothing is learned.
+    r""":math:`\frac1N \sum_n x_{nd}` for the first half of the features, :math:`\max_n x_{nd}` for the others.
 
     With an odd number of features the one in the middle is pooled by its mean.
     """

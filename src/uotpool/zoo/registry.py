@@ -88,7 +88,7 @@ ENTRIES: dict[str, Entry] = {
         "Ranjan et al. 2020",
         PYG_LAYERS,
     ),
-    "uotp": Entry("nn.pooling:UOTPooling", "sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", ""),
+    "uotp": Entry("nn.pooling:UOTPooling", "sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", UOT),
     "uotp-sinkhorn": _uot("sinkhorn", "entropic", "exact"),
     "uotp-badmm-e": _uot("badmm-e", "entropic", "exact"),
     "uotp-badmm-q": _uot("badmm-q", "quadratic", "exact"),
