@@ -150,7 +150,7 @@ def hostile_toml(rng: Random, folder: Path) -> Path:
     values = {
         "task": '"mil"',
         "dataset": '["digits", "musk1"]',
-        "pooling": '["mean", "uotp"]',
+        "pooling": '["mean", "exact"]',
         "protocol": '"fair"',
         "seeds": "3",
         "folds": "[0, 1]",

@@ -295,7 +295,7 @@ def test_figures_of_the_committed_runs_are_not_shown_beside_others(store, tmp_pa
     [
         ({"kind": "comparison"}, 2),
         ({"kind": "comparison", "pooling": ["uotp-sinkhorn", "mean"]}, 1),
-        ({"kind": "comparison", "pooling": "uotp"}, 0),  # no other UOT pooling was run
+        ({"kind": "comparison", "pooling": "exact"}, 0),  # no other UOT pooling was run
         ({"kind": "comparison", "pooling": "mean"}, 0),
         ({}, 0),
     ],

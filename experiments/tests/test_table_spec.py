@@ -30,7 +30,7 @@ def parsed(command: str) -> TableSpec:
 EVERYTHING = {
     "kind": "settings",
     "protocol": "paper",
-    "pooling": ["uotp", "mean"],
+    "pooling": ["exact", "mean"],
     "vary": "pool.K",
     "dataset": ["musk1", "a b"],
     "settings": {"lr": 5e-4, "recipe": "two-stage", "text": "true", "pool": {"K": 8}, "augment": False},

@@ -397,7 +397,7 @@ def test_groups_of_poolings_and_several_settings():
     assert len(all_names) == 29
     assert "sagp" not in sweep.pooling_names("mil", "paper")
     assert len(sweep.pooling_names("mil", "paper")) == 14
-    assert sweep.pooling_names("mil", ["mean", "uotp", "mean"]) == [
+    assert sweep.pooling_names("mil", ["mean", "exact", "mean"]) == [
         *("mean", "uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q")
     ]
     variants = [{"pool": {"K": k}} for k in (0, 1, 2)]

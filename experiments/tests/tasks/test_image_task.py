@@ -342,7 +342,7 @@ def test_bad_choices_are_refused_before_a_sweep_starts(choices, message):
 
 
 def test_one_run_of_a_seed():
-    found = sweep.expand("image", "digits", ["mean", "uotp"], seeds=3, settings={"lr": 0.1, "epochs": 5})
+    found = sweep.expand("image", "digits", ["mean", "exact"], seeds=3, settings={"lr": 0.1, "epochs": 5})
     assert len(found) == 12
     assert {s.settings for s in found} == {'{"epochs":5}'}
 

@@ -8,6 +8,8 @@ from typing import Any
 from uotpool_experiments.cli import arguments
 from uotpool_experiments.tasks import SHORT_OPTIONS, load
 
+POOLINGS = ["mean", "max", "uotp"]
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("run", help="train and test one or a few poolings on a data set")
@@ -21,16 +23,22 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--pooling",
         type=arguments.names,
-        default=["mean", "max", "uotp-sinkhorn"],
-        help="names separated by commas (see: uotpool poolings), or all, paper, uotp (default: "
-        "mean,max,uotp-sinkhorn)",
+        default=None,
+        help="names separated by commas (see: uotpool poolings), or all, paper, exact (default: "
+        f"{','.join(POOLINGS)})",
     )
     parser.add_argument("--protocol", default="fair", help="paper or fair (default: %(default)s)")
     parser.add_argument(
         "--seeds",
         type=arguments.seeds,
-        default=[0],
+        default=None,
         help="N for 0 to N - 1, or a list separated by commas (default: 1)",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="of task regimes: twelve poolings, five seeds and the questions about small bags of digits, "
+        "unless other options say otherwise",
     )
     parser.add_argument("--folds", type=arguments.positive, default=5, help="only the first N of 5 folds")
     parser.add_argument(
@@ -60,7 +68,14 @@ def _run(args: argparse.Namespace) -> int:
     from uotpool_experiments.cli.execute import execute
     from uotpool_experiments.runs import sweep
 
-    datasets = args.dataset or [load(args.task).default_dataset]
-    settings = settings_of(args)
-    specs = sweep.expand(args.task, datasets, args.pooling, args.protocol, args.seeds, args.folds, settings)
+    task = load(args.task)
+    usual = {"dataset": [task.default_dataset], "pooling": POOLINGS, "seeds": [0]}
+    if args.quick:
+        if task.quick is None:
+            raise ValueError(f"--quick: expected task regimes, got {args.task}, which has no quick set of runs")
+        usual = dict(task.quick)
+    chosen = {name: getattr(args, name) or value for name, value in usual.items()}
+    specs = sweep.expand(
+        args.task, protocol=args.protocol, folds=args.folds, settings=settings_of(args), **chosen
+    )
     return execute(specs, args)

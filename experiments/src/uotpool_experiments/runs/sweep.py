@@ -22,11 +22,11 @@ BLOCK = {"task", "dataset", "pooling", "protocol", "seeds", "folds", "settings"}
 
 
 def pooling_names(task: str, given: str | Sequence[str]) -> list[str]:
-    """Return names of poolings, with the groups "all", "paper" (its Table 1) and "uotp" (our exact
+    """Return names of poolings, with the groups "all", "paper" (its Table 1) and "exact" (our exact
     ones) spelled out.
     """
     known = load(task).poolings()
-    groups = {"all": known, "paper": [name for name in PAPER if name in known], "uotp": list(UOTP)}
+    groups = {"all": known, "paper": [name for name in PAPER if name in known], "exact": list(UOTP)}
     found: list[str] = []
     for name in _several("pooling", given):
         found += groups.get(name, [name])

@@ -206,7 +206,7 @@ class TableSpec:
         return shlex.join(words)
 
     def pooling_names(self) -> list[str]:
-        """Return the named poolings, with the groups "all", "paper" and "uotp" spelled out; none means all."""
+        """Return the named poolings, with the groups "all", "paper" and "exact" spelled out; none means all."""
         from uotpool_experiments.runs import sweep  # noqa: PLC0415 only when a table is made
 
         return sweep.pooling_names(self.task, self.poolings) if self.poolings else []

@@ -27,6 +27,7 @@ class Task(ABC):
         trains_together: whether processes that torchrun started can train one run together.
         metric: what tables show of the task by default.
         table_kind: the kind of table that they are by default.
+        quick: the data sets, poolings and seeds of `uotpool run TASK --quick`; None if it has none.
         seeds_together: the most runs, alike but for their seeds, that `run_seeds` does at a time.
     """
 
@@ -39,6 +40,7 @@ class Task(ABC):
     trains_together: ClassVar[bool] = False
     metric: ClassVar[str] = "accuracy"
     table_kind: ClassVar[str] = "results"
+    quick: ClassVar[Mapping[str, Any] | None] = None
     seeds_together: ClassVar[int] = 1
 
     @abstractmethod

@@ -9,9 +9,29 @@ from uotpool.zoo import ENTRIES, build
 from uotpool_experiments.datasets import images
 from uotpool_experiments.tasks.base import Task
 from uotpool_experiments.tasks.regimes import training
-from uotpool_experiments.tasks.regimes.problems import regime
+from uotpool_experiments.tasks.regimes.problems import REGIMES, regime
 from uotpool_experiments.tasks.regimes.settings import DIM, Settings
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec
+
+# A first look at all kinds of questions, in half an hour on two cores.
+QUICK = {
+    "dataset": [name for name, found in REGIMES.items() if found.images == "digits" and found.size <= 50],
+    "pooling": [
+        *(
+            "mean",
+            "max",
+            "half-mean-max",
+            "gated-mixed",
+            "attention",
+            "gated-attention",
+            "softmax",
+            "lse",
+            "gem",
+        ),
+        *("uotp", "uotp-sinkhorn", "uotp-sinkhorn-paper"),
+    ],
+    "seeds": range(5),
+}
 
 
 class Regimes(Task):
@@ -23,6 +43,7 @@ class Regimes(Task):
     settings = Settings
     metric = "score"
     table_kind = "regret"
+    quick = QUICK
     seeds_together = 10
 
     def poolings(self) -> list[str]:
