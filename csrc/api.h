@@ -22,12 +22,19 @@ inline void *take(size_t bytes) {
 // there are none.
 template <class T>
 void sum_in_order(const double *each, int64_t parts, int64_t step, int64_t n, double *carry, T *out) {
-    for (int64_t i = 0; i < n; ++i) {
-        double s = carry ? carry[i] : 0;
+    constexpr int64_t block = 64; // of numbers that lie together
+    for (int64_t begin = 0; begin < n; begin += block) {
+        const int64_t count = n - begin < block ? n - begin : block;
+        double s[block];
+        for (int64_t i = 0; i < count; ++i)
+            s[i] = carry ? carry[begin + i] : 0;
         for (int64_t part = 0; part < parts; ++part)
-            s += each[part * step + i];
-        if (carry)
-            carry[i] = s;
-        out[i] = T(s);
+            for (int64_t i = 0; i < count; ++i)
+                s[i] += each[part * step + begin + i];
+        for (int64_t i = 0; i < count; ++i) {
+            if (carry)
+                carry[begin + i] = s[i];
+            out[begin + i] = T(s[i]);
+        }
     }
 }

@@ -291,6 +291,7 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> u2 = ld(sums.u2 + i);
                     V<T> column = ld(acc + i), e[R];
+                    const auto s = scale.times(T(1), i);
                     bag.template row_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
@@ -298,7 +299,7 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                         st(G + at, g);
                         column += g;
                         row[r] += g;
-                        with_x += g * scale.times(given.get(r, i), i);
+                        with_x += g * (given.get(r, i) * s);
                     }
                     st(acc + i, column);
                 });

@@ -52,7 +52,9 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
     // softmax over the samples of log S = L + v, in place of L, times `now`; the means.
     void pool() {
         const int64_t Dp = bag.Dp;
-        bag.max_columns(u, [Dp, L = L, v = v](int64_t n, int64_t i) { return ld(L + n * Dp + i) + v[n]; });
+        bag.max_columns(
+            u, [](int64_t) { return 0; },
+            [Dp, L = L, v = v](int64_t n, int64_t i, int) { return ld(L + n * Dp + i) + v[n]; });
         bag.sum_columns(now, this->mean, [&](int64_t begin, int64_t end, int64_t, T *den, T *num) {
             const int64_t Dp = bag.Dp;
             const T *const u = this->u, *const v = this->v;

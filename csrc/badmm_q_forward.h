@@ -232,10 +232,11 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         const T *X = bag.X;
         const T move = T(1 / o.marginals.rho);
         const int64_t Dp = bag.Dp;
-        bag.max_columns(by.top, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F,
-                                 scale = bag.scale](int64_t n, int64_t i) {
+        const auto by_X = [move, scale = bag.scale](int64_t i) { return scale.times(move, i); };
+        bag.max_columns(by.top, by_X, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F](
+                                          int64_t n, int64_t i, auto c) {
             const int64_t at = n * Dp + i;
-            const V<T> y = ld(L + at) + ld(X + at) * scale.times(move, i) + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
+            const V<T> y = ld(L + at) + ld(X + at) * c + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
                            ld(Fb + at) * part[n];
             st(L + at, y);
             return y;
@@ -307,8 +308,9 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         auto given = bag.template samples<R>(first);
         const auto scale = bag.scale;
         each<T>(bag.Dp, [&](int64_t i) {
+            const auto s = scale.times(T(1), i);
             for (int r = 0; r < R; ++r)
-                st(x + r * bag.Dp + i, scale.times(given.get(r, i), i));
+                st(x + r * bag.Dp + i, given.get(r, i) * s);
         });
     }
 

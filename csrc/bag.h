@@ -27,6 +27,8 @@ template <class T> struct RowLse {
 // The scale s of each feature, where there is one: the plan is that of Z = s X, but X itself is pooled, so X is what a
 // bag holds, and s is multiplied into the coefficients that X has in exponents and their derivatives.
 template <class T, bool Scaled> struct Scale {
+    using Bits = typename Lanes<T>::I;
+    static constexpr typename Lanes<T>::Bits SIGN = typename Lanes<T>::Bits(1) << (8 * sizeof(T) - 1);
     T *of; // (Dp), 0 in the padding
 
     // c s, for one number c or one for each of these features.
@@ -36,10 +38,16 @@ template <class T, bool Scaled> struct Scale {
         else
             return c;
     }
-    // x in the direction in which Z grows.
-    UOTPOOL_INLINE V<T> upwards(V<T> x, int64_t d) const {
+    // The sign bits of the scale, which turn x so that it grows where Z does.
+    UOTPOOL_INLINE auto signs(int64_t d) const {
         if constexpr (Scaled)
-            return ld(of + d) < 0 ? -x : x;
+            return (Bits)ld(of + d) & SIGN;
+        else
+            return 0;
+    }
+    template <class Signs> UOTPOOL_INLINE static V<T> upwards(V<T> x, Signs signs) {
+        if constexpr (Scaled)
+            return (V<T>)((Bits)x ^ signs);
         else
             return x;
     }
@@ -95,14 +103,15 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
 
     void load() {
         // The maxima of the columns on the way in; the minima, where the scale is negative: there Z is largest.
-        max_columns(top, [bag = *this](int64_t n, int64_t d) {
+        const auto signs = [scale = scale](int64_t d) { return scale.signs(d); };
+        max_columns(top, signs, [bag = *this](int64_t n, int64_t d, auto turned) {
             const V<T> x = bag.source.entries(n, d);
             if constexpr (Where == IN_SCRATCH)
                 st(bag.X + n * bag.Dp + d, x);
-            return bag.scale.upwards(x, d);
+            return bag.scale.upwards(x, turned);
         });
         if constexpr (Scaled)
-            each<T>(Dp, [&](int64_t d) { st(top + d, scale.upwards(ld(top + d), d)); });
+            each<T>(Dp, [&](int64_t d) { st(top + d, scale.upwards(ld(top + d), signs(d))); });
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
             const T *const top = this->top;
@@ -114,6 +123,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 auto given = this->template samples<R>(n);
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> m = ld(top + d);
+                    const auto s = scale.times(T(1), d);
                     for (int r = 0; r < R; ++r) {
                         V<T> x;
                         if constexpr (Where == IN_SCRATCH) {
@@ -122,7 +132,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                         } else {
                             x = given.get(r, d);
                         }
-                        const V<T> z = scale.times(x, d);
+                        const V<T> z = x * s;
                         zero[r] += z * 0;
                         below[r] = vmax(-z, below[r]);
                     }
@@ -150,20 +160,17 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
 
     // Sets `centred`; the distance of the largest and the smallest of the maxima.
     double centre() {
-        double most = largest(top, D), least = smallest(top, D);
-        if constexpr (Scaled) {
-            most = least = double(scale.of[0]) * double(top[0]);
-            for (int64_t d = 1; d < D; ++d) {
-                const double z = double(scale.of[d]) * double(top[d]);
-                most = z > most ? z : most;
-                least = z < least ? z : least;
-            }
-            // In double: of numbers that are large and alike, the rounding of a product would be all that is left.
-            for (int64_t d = 0; d < D; ++d)
-                centred[d] = T(double(scale.of[d]) * double(top[d]) - most);
-        } else {
-            each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - T(most)); });
+        if constexpr (!Scaled) {
+            const T most = largest(top, D);
+            each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - most); });
+            fill_padding(centred, D, T(0));
+            return double(most) - double(smallest(top, D));
         }
+        each<T>(Dp, [&](int64_t d) { st(centred + d, scale.times(ld(top + d), d)); });
+        const double most = largest(centred, D), least = smallest(centred, D);
+        // In double: of numbers that are large and alike, the rounding of a product would be all that is left.
+        for (int64_t d = 0; d < D; ++d)
+            centred[d] = T(double(scale.of[d]) * double(top[d]) - most);
         fill_padding(centred, D, T(0));
         return most - least;
     }
@@ -197,9 +204,9 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
         const T m = scale_samples(v, q.v2);
         q.tight = tight || q.c2 < 0; // X and v2 are at most 0; so is every exponent for c >= 0
         if (q.tight)
-            max_columns(q.ref2, [bag = *this, c2 = q.c2, v2 = q.v2](int64_t n, int64_t d) {
-                return bag.scale.times(c2, d) * bag.sample(n, d) + v2[n];
-            });
+            max_columns(
+                q.ref2, [scale = scale, c2 = q.c2](int64_t d) { return scale.times(c2, d); },
+                [bag = *this, v2 = q.v2](int64_t n, int64_t d, auto c2) { return c2 * bag.sample(n, d) + v2[n]; });
         else
             memset(q.ref2, 0, size_t(Dp) * sizeof(T));
         return m;

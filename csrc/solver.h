@@ -36,8 +36,11 @@ template <class T> struct Source {
     }
     void load_scale(T *scale) const {
         const uotpool_call &c = call();
-        for (int64_t d = 0; d < c.D; ++d)
-            scale[d] = ((const T *)c.scale)[c.scale_length > 1 ? d : 0];
+        const T *const given = (const T *)c.scale;
+        if (c.scale_length > 1)
+            memcpy(scale, given, size_t(c.D) * sizeof(T));
+        else
+            each<T>(c.D, [&](int64_t d) { st(scale + d, given[0] - V<T>{}); });
         fill_padding(scale, c.D, T(0));
     }
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
@@ -95,14 +98,22 @@ template <class T> struct Source {
     template <class Bag> void store_dscale(const Bag &bag) const {
         if (!job->dscale)
             return;
-        const int64_t length = call().scale_length;
+        const T *const top = bag.top, *const by_top = bag.by_top;
+        const int64_t D = bag.D, length = call().scale_length;
         double *const out = job->dscale + (b - job->begin) * length;
-        const double constant = length > 1 ? 0 : bag.top[0];
-        for (int64_t d = 0; d < bag.D; ++d) {
-            double sum = (bag.top[d] - constant) * bag.by_top[d];
-            for (int64_t i = 0; i < bag.chunks; ++i)
-                sum += bag.by_scale[i * bag.Dp + d];
-            out[length > 1 ? d : 0] += sum;
+        if (length > 1) {
+            for (int64_t d = 0; d < D; ++d)
+                out[d] += double(top[d]) * double(by_top[d]);
+        } else {
+            const T constant = top[0];
+            out[0] += total<T>(D, [&](int64_t d) { return (ld(top + d) - constant) * ld(by_top + d); });
+        }
+        for (int64_t i = 0; i < bag.chunks; ++i) {
+            const T *const part = bag.by_scale + i * bag.Dp;
+            for (int64_t d = 0; length > 1 && d < D; ++d)
+                out[d] += double(part[d]);
+            if (length == 1)
+                out[0] += sum(part, D);
         }
     }
 

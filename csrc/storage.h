@@ -213,18 +213,21 @@ template <class T, Place Where> struct Storage {
         return s;
     }
 
-    // Largest of at(n, d) over the rows, for each feature; asked for once each. It should capture by value.
-    template <class G> void max_columns(T *m, const G &at) {
+    // Largest of at(n, d, of_column(d)) over the rows, for each feature; `at` is asked for once each, `of_column` once
+    // for a block of rows. Both should capture by value.
+    template <class C, class G> void max_columns(T *m, const C &of_column, const G &at) {
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
+            const C c = of_column;
             const G g = at;
             T *const pm = chunks == 1 ? m : partial + i * Dp;
-            each<T>(Dp, [&](int64_t d) { st(pm + d, g(begin, d)); });
+            each<T>(Dp, [&](int64_t d) { st(pm + d, g(begin, d, c(d))); });
             row_blocks(begin + 1, end, [&](auto rows, int64_t n) {
                 each<T>(Dp, [&](int64_t d) {
                     V<T> x = ld(pm + d);
+                    const auto column = c(d);
                     for (int r = 0; r < rows.value; ++r)
-                        x = vmax(g(n + r, d), x);
+                        x = vmax(g(n + r, d, column), x);
                     st(pm + d, x);
                 });
             });

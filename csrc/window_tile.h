@@ -271,10 +271,12 @@ template <class T, bool Scaled> struct Tile {
         V<T> zero = {}, best = {};
         with_count(N, [&](auto count) {
             each<T>(width, [&](int64_t d) {
-                V<T> m = scale.upwards(sign * ld(X + d), d), finite = {};
+                const auto turned = scale.signs(d);
+                const auto s = scale.times(T(1), d);
+                V<T> m = scale.upwards(sign * ld(X + d), turned), finite = {};
                 for (int64_t n = 1; n < count.value(); ++n)
-                    m = vmax(scale.upwards(sign * ld(X + n * width + d), d), m);
-                m = scale.upwards(m, d);
+                    m = vmax(scale.upwards(sign * ld(X + n * width + d), turned), m);
+                m = scale.upwards(m, turned);
                 const V<T> of_plan = scale.times(m, d);
                 best = d == 0 ? of_plan : vmax(of_plan, best);
                 m *= sign;
@@ -282,7 +284,7 @@ template <class T, bool Scaled> struct Tile {
                 for (int64_t n = 0; n < count.value(); ++n) {
                     const V<T> x = ld(X + n * width + d) - m;
                     st(X + n * width + d, x);
-                    finite += scale.times(x, d) * 0;
+                    finite += x * s * 0;
                 }
                 zero += finite;
             });

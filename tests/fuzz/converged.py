@@ -31,8 +31,9 @@ class Case(NamedTuple):
 
 
 def draw(seed: int) -> Case:
-    """Sets as of `sets`, one value for each weight."""
+    """Sets as of `sets`, one value for each weight; no scale, as `identities` do not hold with several."""
     drawn = sets.draw(seed)
+    drawn = drawn._replace(problem=drawn.problem._replace(scale=None))
     g = torch.Generator().manual_seed(seed)
     grid = tuple(GRIDS)[int(torch.randint(2, (1,), generator=g))]
     low, high = GRIDS[grid]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -249,7 +251,7 @@ class Scaled(torch.nn.Module):
         self.solver = solver
 
     def forward(self, X: torch.Tensor) -> torch.Tensor:
-        how = {"solver": self.solver, "K": 2, "impl": "cpu"}  # so that it cannot fall back
+        how: dict[str, Any] = {"solver": self.solver, "K": 2, "impl": "cpu"}  # so that it cannot fall back
         return uot_pool(X, 0.5, 1.0, 1.0, step(self.solver), scale=self.scale, **how)
 
 

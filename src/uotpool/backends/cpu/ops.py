@@ -60,7 +60,7 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
     if log_q0 is not None:
         log_q0 = plain(log_q0.reshape(-1))
     if scale is not None:
-        scale = plain(scale.reshape(-1))
+        scale = plain(scale if scale.dim() == 1 else scale.reshape(1))
     given, rows, learned = all_plain(given), None, None
     if isinstance(weights, LearnedWeights):
         learned = weights if given is weights.raw else LearnedWeights(given, weights.K)
