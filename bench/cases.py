@@ -25,7 +25,7 @@ def only_reference() -> bool:
 
 
 def layer(D: int, solver: str, K: int = 4, **how: Any) -> UOTPooling:
-    """Learned weights, different in every module; the same ones for the same solver and K."""
+    """Make a layer whose learned weights differ between modules; the same solver and K give the same ones."""
     torch.manual_seed(1)
     return UOTPooling.classic(D, solver=solver, K=K, **how)
 
@@ -43,7 +43,7 @@ def answer(pool: Pool, X: Tensor, **layout: Any) -> Answer:
 
 
 def truth(pool: UOTPooling, X: Tensor, **layout: Any) -> Answer:
-    """What the exact reference says, with the layer's weights."""
+    """Return what the exact reference gives with the layer's weights."""
     twin = UOTPooling.classic(pool.dim, solver=pool.options.solver.name, K=pool.K, impl="reference")
     twin.load_state_dict(pool.state_dict())
     return answer(twin, X, **layout)

@@ -36,7 +36,7 @@ def measure(session: Session) -> list[Finding]:
 
 
 def summary(rows: Sequence[Finding]) -> list[Finding]:
-    """The curves at a few numbers of modules."""
+    """Return the curves at a few numbers of modules."""
     shown = (4, 16, 256)
     curves = [row for row in rows if row[PART] == CURVES and row["K"] in shown]
     medians = [row for row in rows if row[PART] == MEDIAN]
@@ -69,7 +69,7 @@ def _optimum(X: Tensor, weights: Weights, regularizer: str) -> Tensor:
 def _distances(
     X: Tensor, weights: Weights, solver: str, formulation: str, K: int, best: Tensor
 ) -> tuple[float, float]:
-    """Objective above the optimum, and gap: medians over the sets, infinite where a set has no plan."""
+    """Return medians over the sets of objective above optimum and of gap, infinite where a set has no plan."""
     regularizer = SOLVERS[solver].regularizer
     rho = None if solver == "sinkhorn" else suggest_rho(solver, *weights, spread=float(X.std()))
     P = uot_plan(X, *weights, rho, solver=solver, formulation=formulation, K=K)
@@ -117,7 +117,7 @@ def _median_gaps() -> list[Finding]:
 
 
 def pot_pool(X: Tensor, p0: Tensor, q0: Tensor, w: Sequence[float]) -> Tensor:
-    """Pooled output (D,) of one set (N, D) from POT's solution of eq. 3, whose mass is free."""
+    """Return the pooled output (D,) of one set (N, D) from POT's solution of eq. 3, whose mass is free."""
     P = ot.unbalanced.sinkhorn_unbalanced(
         q0,
         p0,

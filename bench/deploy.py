@@ -75,7 +75,7 @@ def _exported(layer: nn.Module, X: Tensor) -> Any:
 
 
 def _onnx(layer: nn.Module, X: Tensor) -> Run:
-    """By the exporter that traces: the other one takes longer and makes a graph of the same operations."""
+    """Export by tracing: the other exporter takes longer and makes a graph of the same operations."""
     import onnxruntime  # noqa: PLC0415 (of the extra dev alone)
 
     file: Any = io.BytesIO()
@@ -88,7 +88,7 @@ def _onnx(layer: nn.Module, X: Tensor) -> Run:
 
 
 def _processor_seconds(runtimes: dict[str, Run], X: Tensor, repeats: int) -> dict[str, float]:
-    """The least of several turns. With one thread, this is the time that an idle machine would take."""
+    """Return the least of several turns. With one thread, an idle machine would take this time."""
     least = dict.fromkeys(runtimes, float("inf"))
     for _ in range(repeats):
         for name, runtime in runtimes.items():

@@ -71,7 +71,7 @@ def measure(session: Session) -> list[Finding]:
 
 
 def summary(rows: Sequence[Finding]) -> list[Finding]:
-    """Errors by rule, gaps by solver; the map over rho is a picture."""
+    """Return errors by rule and gaps by solver; the map over rho is a picture only."""
     errors = [_rounded(row) for row in rows if row[PART] == ERRORS]
     start = [_rounded(row) for row in rows if row[PART] == START]
     gaps = [
@@ -103,7 +103,7 @@ def _finding(case: Problem, part: str, solver: str, a0: float, a: float, rho: fl
 
 
 def _rho_rules(session: Session, case: Problem, solver: str) -> list[Finding]:
-    """How far the pooled output is from that of the optimum with each rule for rho, over many weights."""
+    """Measure how far the pooled output is from the optimum's with each rule for rho, over many weights."""
     grid = [(a0, *a) for a0 in WEIGHTS[:4] for a in MARGINALS][: 2 if session.quick else None]
     best = {w: _optimum(case, solver, w) for w in grid}
 
@@ -134,7 +134,7 @@ def _optimum(case: Problem, solver: str, w: Weights) -> Tensor:
 
 
 def _gaps(rows: Sequence[Finding], part: str, *keys: str) -> Gaps:
-    """The gaps of a part by these columns."""
+    """Return the gaps of a part by these columns."""
     return {tuple(row[key] for key in keys): float(row["gap"]) for row in rows if row[PART] == part}
 
 
@@ -173,7 +173,7 @@ def _draw_rho(path: Path, rows: Sequence[Finding], case: Problem) -> None:
 
 
 def _heatmap(ax: Axes, values: list[list[float]]) -> AxesImage:
-    """Rows of a 5 x 5 map over WEIGHTS, as powers of ten."""
+    """Draw the rows of a 5 x 5 map over WEIGHTS, as powers of ten."""
     logs = [[math.log10(max(g, 1e-16)) for g in line] for line in values]
     image = ax.imshow(logs, origin="lower", cmap="cividis", vmin=-12, vmax=2)
     for i, line in enumerate(logs):

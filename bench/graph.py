@@ -1,4 +1,4 @@
-"""What a pooling costs in AD-GCL: milliseconds a step, how much of it is pooling, and the memory it adds."""
+"""What a pooling costs in AD-GCL: milliseconds per step, the share of pooling, and the memory it adds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def measure(session: Session) -> list[Comparison]:
 
 
 def _batches(source: Batches) -> list[Batch]:
-    """The same ones for all poolings, prepared."""
+    """Prepare batches, the same ones for all poolings."""
     graphs, order = source.graphs, torch.Generator().manual_seed(0)
     others = list(source.shuffled(Settings().batch, order))[: BATCHES - 1]
     largest = torch.cat([graphs.sizes.argmax()[None], torch.arange(min(31, len(graphs)))])
@@ -72,7 +72,7 @@ def _batches(source: Batches) -> list[Batch]:
 
 
 def _epochs(graphs: Graphs, pooling: str) -> list[Comparison]:
-    """Seconds of an epoch and of its parts."""
+    """Measure the seconds of an epoch and of its parts."""
     spec = training.spec("graph", graphs.name, pooling)
     judge, clock = PaperJudge(graphs.y.numpy(), 0), time.process_time
     epochs = {}
@@ -96,7 +96,7 @@ def _epochs(graphs: Graphs, pooling: str) -> list[Comparison]:
     size = f"{graphs.name}: {len(graphs)} graphs, {graphs.num_nodes:,} nodes"
     parts = ("an epoch", "its steps", "its embeddings", "its SVM")
     times_of = {merge: [sum(seconds), *seconds] for merge, seconds in least.items()}
-    names = ("merged nodes", "a row a node")
+    names = ("merged nodes", "one row per node")
     return [
         speedup(Case("graph", size, pooling, part, 1), *names, ours, theirs, None, EPOCH_NOTE)
         for part, ours, theirs in zip(parts, times_of[True], times_of[False], strict=True)
@@ -121,7 +121,7 @@ def _pooling(model: Contrasted, batches: list[Batch]) -> Call:
 
 
 def _memory(size: str, pooling: str, steps: Call, batches: list[Batch]) -> Comparison:
-    """Against the embeddings of the largest batch."""
+    """Compare the memory of the steps with the embeddings of the largest batch."""
     reset_peak()
     before = peak_mib()
     steps()

@@ -34,7 +34,7 @@ class Sweep(NamedTuple):
 
     @property
     def upper(self) -> Sweep:
-        """The upper half, where fixed costs matter least."""
+        """Return the upper half, where fixed costs matter least."""
         start = (len(self.values) - 1) // 2
         return Sweep(self.values[start:], self.seconds[start:])
 

@@ -63,7 +63,7 @@ def _with_graph(pool: UOTPooling, X: torch.Tensor) -> Call:
 
 
 def _stages(session: Session, solver: str) -> list[Comparison]:
-    """The layer's forward under no_grad, and with a graph, taken apart."""
+    """Take the layer's forward apart, under no_grad and with a graph."""
     rows: list[Comparison] = []
     threads = session.threads[0]
     for mode in (FORWARD, WITH_GRAPH):
@@ -84,7 +84,7 @@ def _stages(session: Session, solver: str) -> list[Comparison]:
 
 
 def stage_calls(pool: UOTPooling, X: torch.Tensor) -> dict[str, Call]:
-    """Each stage of `UOTPooling.forward`, as far as it can be called alone."""
+    """Return each stage of `UOTPooling.forward`, as far as it can be called alone."""
     problem = pool._problem(X, None, None, None, None)
     stages: dict[str, Call] = {
         "arguments, layout": lambda: inputs.as_sets(X, None, None, None, None),
@@ -95,7 +95,7 @@ def stage_calls(pool: UOTPooling, X: torch.Tensor) -> dict[str, Call]:
 
 
 def native_call(pool: UOTPooling, X: torch.Tensor) -> Call:
-    """The library's forward pass alone, by ctypes, with everything ready."""
+    """Return the call of the library's forward pass alone, by ctypes, with everything ready."""
     loaded = library.load()
     assert loaded is not None
     data = X.detach()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def facts(repeats: int) -> dict[str, str]:
-    """The machine, the versions, and the commit of the project, by the name of their column."""
+    """Return the machine, the versions and the commit of the project, by the names of their columns."""
     return {
         "machine": _cpu_model(),
         "isa": _isa(),
@@ -48,7 +48,7 @@ def _cpu_model() -> str:
 
 
 def _isa() -> str:
-    """The instruction set of the kernels, else that of torch's own."""
+    """Return the instruction set of the kernels, else that of torch's own."""
     if library.missing():
         return f"torch: {torch.backends.cpu.get_cpu_capability().lower()}"
     return library.isa()

@@ -37,7 +37,7 @@ def load(name: str) -> Measurement:
 
 
 def about(name: str) -> str:
-    """The first line of its file, which is not imported for that."""
+    """Return the first line of its file, which is not imported for that."""
     text = Path(__file__).with_name(f"{_module(name)}.py").read_text()
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 

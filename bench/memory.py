@@ -82,7 +82,7 @@ def _sizes(session: Session) -> tuple[Size, Size]:
 
 
 def _large(session: Session) -> Size:
-    """One set, of the promise in docs/kernels.md."""
+    """Return the size of one set, that of the promise in docs/kernels.md."""
     return (1, 2000, 512) if session.quick or only_reference() else (1, 10_000, 512)
 
 
@@ -97,14 +97,14 @@ def _target(probe: Probe, size: Size) -> Target | None:
 
 
 def measure_all(session: Session, probes: list[Probe], threads: int) -> list[float]:
-    """Extra bytes of each; two at a time, since what counts is a process's own."""
+    """Return the extra bytes of each. Two run at a time, since each process counts its own."""
     with ThreadPoolExecutor(2) as two:
         results = [two.submit(extra_bytes, probe, threads) for probe in probes]
         return [result.result() for result in session.track(results, "memory")]
 
 
 def extra_bytes(probe: Probe, threads: int) -> float:
-    """At the peak of one call, in a process of its own."""
+    """Return the extra bytes at the peak of one call, in a process of its own."""
     what: dict[str, Any] = probe._asdict() | {"threads": threads}
     what["backward"] = what.pop("mode") == BOTH
     command = [sys.executable, "-m", "bench.memory_probe", json.dumps(what)]

@@ -28,7 +28,7 @@ def kib(field: str) -> int:
 
 
 def start() -> int:
-    """KiB resident now; from here on `peak` counts, where Linux lets it be reset."""
+    """Return the KiB resident now; from here on `peak` counts, where Linux lets it be reset."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:  # no such file, or not allowed: then the peak so far counts
@@ -45,7 +45,7 @@ def peak() -> int:
 
 
 def probe(size: list[int], name: str, options: dict[str, Any], backward: bool, threads: int) -> int:
-    """Extra bytes at the peak of one call."""
+    """Return the extra bytes at the peak of one call."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     B, N, D = size

@@ -1,4 +1,4 @@
-"""What a pooling costs in training: seconds an epoch of the bag classifier, and how much of it is pooling."""
+"""What a pooling costs in training: seconds per epoch of the bag classifier, and how much is pooling."""
 
 from __future__ import annotations
 

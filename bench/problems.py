@@ -8,13 +8,13 @@ from uotpool_experiments.figures.problems import Problem
 
 
 def problem(B: int, N: int, D: int, seed: int = 0) -> Problem:
-    """X uniform in [0, 1], random priors, float64; what is drawn next also comes from this seed."""
+    """Draw X uniform in [0, 1] and priors, in float64; what is drawn next also comes from this seed."""
     torch.manual_seed(seed)
     return problems.problem(B, N, D)
 
 
 def log_uniform_weights(low: float, high: float) -> tuple[float, float, float]:
-    """Log-uniform between two powers of ten, from torch's seed, which `problem` sets."""
+    """Draw log-uniformly between two powers of ten, from torch's seed, which `problem` sets."""
     exponents = torch.rand(3, dtype=torch.float64) * (high - low) + low
     a0, a1, a2 = (10**exponents).tolist()
     return a0, a1, a2

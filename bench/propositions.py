@@ -39,7 +39,7 @@ def measure(session: Session) -> list[Finding]:
 
 
 def summary(rows: Sequence[Finding]) -> list[Finding]:
-    """A line for all numbers of modules."""
+    """Return one line for all numbers of modules."""
     first = [row for row in rows if row[PART] == FIRST]
     return spread(first, "K", "plan", "output") + [row for row in rows if row[PART] != FIRST]
 
@@ -72,7 +72,7 @@ def _distances(
 
 
 def _square_root(case: Problem) -> Finding:
-    """Equal weights: the sample marginal is q0^(alpha2 / (alpha0 + alpha2)), the square root."""
+    """Measure equal weights, where the sample marginal q0^(alpha2 / (alpha0 + alpha2)) is the square root."""
     attention = case.q0
     P = uot_plan(case.X, 1e4, 1e4, 1e4, q0=attention, K=64)
     root = attention.sqrt() / attention.sqrt().sum(-1, keepdim=True)
@@ -81,7 +81,7 @@ def _square_root(case: Problem) -> Finding:
 
 
 def _optimum_of_max(case: Problem) -> list[Finding]:
-    """Why max is not reached: at these weights the optimum itself is that far away."""
+    """Show why max is not reached: at these weights the optimum itself is that far away."""
     X, rows = case.X, []
     truth = plans.true_plans(X, case.q0)["max"]
     for a in (1e-2, 1e-3, 1e-4):

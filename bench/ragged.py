@@ -21,7 +21,7 @@ def measure(session: Session) -> list[Comparison]:
 
 
 def _uneven(session: Session) -> list[Comparison]:
-    """Random sizes against one size with the same number of rows, and against padding."""
+    """Compare random sizes with one size of the same number of rows, and with padding."""
     B, D = (20, 8) if session.quick else (1000, 64)
     sizes = torch.randint(1, LARGEST + 1, (B,), generator=torch.Generator().manual_seed(0))
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
@@ -65,7 +65,7 @@ def _uneven(session: Session) -> list[Comparison]:
 
 
 def _one_bag(session: Session) -> list[Comparison]:
-    """What a second thread brings when there is one set only."""
+    """Measure what a second thread brings when there is one set only."""
     size = (1, 500, 16) if session.quick else (1, 50_000, 512)
     X = samples(size)
     pool = layer(size[2], "sinkhorn")
@@ -86,7 +86,7 @@ def _one_bag(session: Session) -> list[Comparison]:
 
 
 def _many_bags(session: Session) -> list[Comparison]:
-    """What a set costs besides its elements."""
+    """Measure what a set costs besides its elements."""
     size, usual = ((300, 4, 8), (12, 12, 8)) if session.quick else ((100_000, 4, 64), (128, 12, 64))
     X, small = samples(size), samples(usual)
     pool = layer(size[2], "sinkhorn")
@@ -114,6 +114,6 @@ def _per_element(
     theirs: tuple[float, Tensor],
     target: Target | None,
 ) -> Comparison:
-    """Ratio of the times for an element of X; each given as seconds and X (only the real rows)."""
+    """Return the ratio of the times per element of X; each is given as seconds and X (only the real rows)."""
     ns = [1e9 * seconds / X.numel() for seconds, X in (ours, theirs)]
     return compare(ns[0] / ns[1], PER_ELEMENT, case, name, baseline, ours[0], theirs[0], target)

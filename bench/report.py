@@ -16,7 +16,7 @@ Rows = Sequence[Comparison] | Sequence[Finding]
 
 
 def written(rows: Rows, facts: Mapping[str, str]) -> list[dict[str, str]]:
-    """The cells of a CSV file by the names of their columns, as they are read from it again."""
+    """Return the cells of a CSV file by the names of their columns, as they are read from it again."""
     found = []
     for row in rows:
         # A time has no more than six digits; what a study found is kept to the last bit.
@@ -33,7 +33,7 @@ def _written(cell: str | int | float | None, digits: str) -> str:
 
 
 def write_csv(path: Path, rows: Rows, facts: Mapping[str, str]) -> None:
-    """Columns in the order in which they come up, those of the facts last; empty where a row has none."""
+    """Write columns in the order in which they come up, the facts last; a missing cell is empty."""
     lines = written(rows, facts)
     names = dict.fromkeys(name for line in lines for name in line if name not in facts)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,14 +44,14 @@ def write_csv(path: Path, rows: Rows, facts: Mapping[str, str]) -> None:
 
 
 def print_rows(console: Console, rows: Rows) -> None:
-    """Comparisons as tables, findings as tables in Markdown."""
+    """Print comparisons as tables, findings as tables in Markdown."""
     comparisons = [row for row in rows if isinstance(row, Comparison)]
     _print_comparisons(console, comparisons)
     _print_findings(console, [row for row in rows if not isinstance(row, Comparison)])
 
 
 def _print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """A table for those of one part, which have the same columns."""
+    """Print one table per part, whose findings have the same columns."""
     parts: dict[str, list[Finding]] = {}
     for one in findings:
         parts.setdefault(str(one[PART]), []).append(one)
@@ -60,7 +60,7 @@ def _print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 
 def markdown(findings: Sequence[Finding]) -> str:
-    """A table of findings of one part."""
+    """Make a table of the findings of one part."""
     names = list(dict.fromkeys(name for one in findings for name in one if name != PART))
     cells = [[_short(one.get(name, "")) for name in names] for one in findings]
     lines = [f"| {' | '.join(line)} |" for line in (names, *cells)]
@@ -72,7 +72,7 @@ def _short(cell: str | int | float) -> str:
 
 
 def _print_comparisons(console: Console, rows: Sequence[Comparison]) -> None:
-    """A line for each candidate with its ratios to all baselines; a table for lines with the same baselines."""
+    """Make one line per candidate with its ratios, and one table for lines with the same baselines."""
     lines: dict[tuple[object, ...], list[Comparison]] = {}
     for row in rows:
         lines.setdefault((row.size, row.solver, row.mode, row.threads, row.candidate), []).append(row)
@@ -126,7 +126,7 @@ def _verdict(row: Comparison) -> str:
 
 
 def print_targets(console: Console, rows: Sequence[Comparison]) -> None:
-    """Of each benchmark, how many targets are met, and the misses."""
+    """Print for each benchmark how many targets are met, and the misses."""
     table = Table(title="targets", title_justify="left")
     for name in ("benchmark", "ok", "miss"):
         table.add_column(name, justify="left" if name == "benchmark" else "right")

@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate and a baseline. Times in microseconds a call, memory in MiB; None where it does not apply."""
+    """A candidate and a baseline: microseconds per call and MiB of memory, None where it does not apply."""
 
     benchmark: str
     size: str
@@ -75,7 +75,7 @@ HEADINGS = {
 
 
 def judge(target: Target | None, value: float) -> tuple[str, str]:
-    """The columns `target` and `met`."""
+    """Return the columns `target` and `met`."""
     if target is None:
         return "", ""
     return str(target), "ok" if target.met(value) else "miss"
@@ -92,7 +92,7 @@ def compare(
     target: Target | None = None,
     note: str = "",
 ) -> Comparison:
-    """A ratio of what took so many seconds; the target is on the time itself if its unit says so."""
+    """Make a ratio of seconds; the target is on the time itself if its unit says so."""
     us = (ours * 1e6, theirs * 1e6)
     verdict = judge(target, us[0] if target is not None and target.unit == MICROSECONDS else ratio)
     return Comparison(*case, candidate, baseline, *us, ratio, ratio_of, *verdict, note)
@@ -101,21 +101,21 @@ def compare(
 def speedup(
     case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
 ) -> Comparison:
-    """How many times as fast as the baseline the candidate is; from seconds. More: target, note."""
+    """Say how many times as fast as the baseline the candidate is, from seconds. More: target, note."""
     return compare(theirs / ours, SPEEDUP, case, candidate, baseline, ours, theirs, *more, **named)
 
 
 def cost(
     case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
 ) -> Comparison:
-    """How many times as long the candidate takes; from seconds. More: target, note."""
+    """Say how many times as long the candidate takes, from seconds. More: target, note."""
     return compare(ours / theirs, COST, case, candidate, baseline, ours, theirs, *more, **named)
 
 
 def memory(
     case: Case, candidate: str, baseline: str, ours: float, theirs: float, *more: Any, **named: Any
 ) -> Comparison:
-    """How many times as much memory the candidate takes; from bytes. More: target, note."""
+    """Say how many times as much memory the candidate takes, from bytes. More: target, note."""
     row = cost(case, candidate, baseline, ours, theirs, *more, **named)
     row = replace(row, candidate_us=None, baseline_us=None)
     return replace(row, candidate_mib=ours / 2**20, baseline_mib=theirs / 2**20)
@@ -128,7 +128,7 @@ PART = "part"
 
 
 def spread(findings: Iterable[Finding], over: str, *values: str) -> list[Finding]:
-    """One line for all findings that differ in `over` alone, with a column for each value of that."""
+    """Return one line for all findings that differ in `over` alone, with one column per value of that."""
     lines: dict[tuple[object, ...], Finding] = {}
     several = len(values) > 1
     for one in findings:

@@ -29,12 +29,12 @@ class Session:
 
     @property
     def figures(self) -> Path:
-        """Where pictures go."""
+        """Return the folder of pictures."""
         return ROOT / "docs/figures" if self.renew else self.out
 
     @property
     def runs(self) -> Path:
-        """Where runs are kept, and gone on with."""
+        """Return the folder in which runs are kept, so that they can be continued."""
         return ROOT / "results" if self.renew else self.out
 
     @property
@@ -45,15 +45,15 @@ class Session:
 
     @property
     def min_sample(self) -> float:
-        """Seconds."""
+        """Return the seconds of a call."""
         return 2e-4 if self.quick else 5e-3
 
     def measure(self, calls: Mapping[Key, Call], threads: int) -> dict[Key, float]:
-        """Seconds of each call, side by side."""
+        """Return the seconds of each call, measured side by side."""
         return self.measure_jobs({key: Job(call, threads) for key, call in calls.items()})
 
     def measure_jobs(self, jobs: Mapping[Key, Job], name: str | None = None) -> dict[Key, float]:
-        """Seconds of each job, side by side; with a name, a progress bar on stderr counts the repeats."""
+        """Return the seconds of each job, side by side; with a name, a bar on stderr counts the repeats."""
         if name is None:
             return interleaved(jobs, self.repeats, self.min_sample)
         with rich.progress.Progress(console=Console(stderr=True), transient=True) as progress:
@@ -61,5 +61,5 @@ class Session:
             return interleaved(jobs, self.repeats, self.min_sample, lambda: progress.advance(task))
 
     def track(self, cases: Iterable[T], name: str) -> Iterable[T]:
-        """The cases, with a progress bar on stderr."""
+        """Go through the cases, with a progress bar on stderr."""
         return rich.progress.track(list(cases), name, console=Console(stderr=True), transient=True)

@@ -51,7 +51,7 @@ def _cell(X: Tensor, alpha0: float, alpha: float, solver: str, formulation: str)
 
 
 def summary(rows: Sequence[Finding]) -> list[Finding]:
-    """How many cells of each solver, formulation and X are wrong."""
+    """Count the wrong cells of each solver, formulation and X."""
     lines: list[Finding] = []
     for about in dict.fromkeys(tuple(row[name] for name in GROUP) for row in rows):
         own = [row for row in rows if tuple(row[name] for name in GROUP) == about]

@@ -26,7 +26,7 @@ def measure(session: Session) -> list[Finding]:
 
 
 def dead(solver: str, formulation: str, K: int) -> dict[str, list[int]]:
-    """Modules without gradient, by weight, in all of three problems."""
+    """Return the modules, by weight, that have no gradient in any of three problems."""
     alive: dict[str, torch.Tensor] = {}
     for seed in range(3):
         X, p0, q0 = problem(3, 7, 5, seed)

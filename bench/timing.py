@@ -29,7 +29,7 @@ class Job(NamedTuple):
 def interleaved(
     jobs: Mapping[Key, Job], repeats: int, min_sample: float, after_each: Callable[[], None] | None = None
 ) -> dict[Key, float]:
-    """Seconds a call takes, the minimum over `repeats` samples that last `min_sample` seconds or more each.
+    """Return the seconds of a call: the least of `repeats` samples of at least `min_sample` seconds each.
 
     Noise only ever adds time, so the minimum is the figure that repeats. Every repeat takes a sample of each
     job, starting with another one each time: a slow phase of the machine, or a neighbour that leaves the caches
@@ -51,7 +51,7 @@ def interleaved(
 
 
 def fastest(calls: Mapping[Key, Call], threads: int, budget: float = 0.1) -> Key:
-    """Which one to measure, from a rough comparison of some `budget` seconds for each."""
+    """Choose which one to measure, by a rough comparison of some `budget` seconds for each."""
     jobs = {key: Job(call, threads) for key, call in calls.items()}
     best = {key: _sample(job, 1) for key, job in jobs.items()}
     rounds = min(20, math.ceil(budget / max(best.values())))
@@ -61,7 +61,7 @@ def fastest(calls: Mapping[Key, Call], threads: int, budget: float = 0.1) -> Key
 
 
 def _loops(job: Job, min_sample: float) -> int:
-    """How many calls make a sample long enough; also warms up."""
+    """Find how many calls make a sample long enough; this also warms up."""
     loops = 1
     _sample(job, loops)  # says nothing of the next ones: torch.compile compiles in it
     while (seconds := _sample(job, loops)) < min_sample:
@@ -96,12 +96,12 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def samples(size: tuple[int, ...], seed: int = 0) -> Tensor:
-    """Standard normal, what a normalised network puts out."""
+    """Draw standard normal numbers, which is what a normalised network puts out."""
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
 def random_edges(size: Size, seed: int = 4) -> Tensor:
-    """(2, 4 B N): four edges to each node, from any node of its set; rows of X.flatten(0, 1)."""
+    """Draw (2, 4 B N): four edges to each node, from any node of its set; rows of X.flatten(0, 1)."""
     B, N, _ = size
     g = torch.Generator().manual_seed(seed)
     ends = torch.randint(N, (B, 4 * N), generator=g) + N * torch.arange(B)[:, None]
@@ -110,7 +110,7 @@ def random_edges(size: Size, seed: int = 4) -> Tensor:
 
 
 def timed(pool: Pool, mode: str, X: Tensor, **layout: Any) -> Call:
-    """The call of a mode: forward without a graph, or forward and backward by X and all parameters."""
+    """Return the call of a mode: forward without a graph, or forward and backward by X and all parameters."""
     if mode == FORWARD:
 
         def forward() -> object:

@@ -24,14 +24,14 @@ class Parts(NamedTuple):
 
 
 def spec(task: str, dataset: str, pooling: str) -> RunSpec:
-    """The run whose model is timed."""
+    """Return the run whose model is timed."""
     return RunSpec.make(task=task, dataset=dataset, pooling=pooling, protocol="paper", fold=0, seed=0)
 
 
 def compared(
     session: Session, task: str, size: str, stretch: str, parts: Mapping[str, Parts], note: str
 ) -> list[Comparison]:
-    """Two rows for each pooling: its training against that with the mean, and its share in its training.
+    """Return two rows per pooling: its training against that with the mean, and its share in its training.
 
     Args:
         session: the options of the run.
@@ -53,7 +53,7 @@ def compared(
 
 
 def pooling_calls(pool: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], forward: int, both: int) -> Call:
-    """The pooling of batches (X, ptr), each so often without a gradient and so often with its backward pass."""
+    """Return a call that pools batches (X, ptr), each so often without a gradient and so often with one."""
     wanted = list(pool.parameters())
     leaves = [(X.requires_grad_(), ptr) for X, ptr in batches]
 

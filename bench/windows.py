@@ -90,7 +90,7 @@ def _output(X: Tensor, kernel: int, stride: int, padding: int) -> tuple[int, int
 
 
 def _unfolded(X: Tensor, weights: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """Each window a set of (kernel^2, C) for the kernel of sets; what is in the padding masked."""
+    """Make each window a set of (kernel^2, C) for the kernel of sets, with the padding masked."""
     B, C = X.shape[:2]
     out = _output(X, kernel, stride, padding)
 
@@ -106,7 +106,7 @@ def _unfolded(X: Tensor, weights: Tensor, kernel: int, stride: int, padding: int
 
 
 def _verify(poolings: dict[str, Any], X: Tensor) -> None:
-    """Two independent ways to the same numbers, else nothing is timed."""
+    """Check that two independent ways give the same numbers; else nothing is timed."""
     ours, other = (poolings[name](X[:2]) for name in (OURS, UNFOLDED))
     if not torch.allclose(ours, other, rtol=1e-4, atol=1e-4):
         raise WrongAnswerError(

@@ -115,7 +115,7 @@ class Classifier(nn.Module):
 
 
 def make_bags(sizes: Sizes, kind: str, seed: int) -> tuple[Bags, Bags, Bags]:
-    """Training, validation and test bags."""
+    """Make training, validation and test bags."""
     # Another stream than the model's: the same numbers would make the head know the types.
     generator = torch.Generator().manual_seed(1000 + seed)
     types = torch.randn(TYPES + 1, sizes.dim, generator=generator)
@@ -190,7 +190,7 @@ def append(path: Path, done: Run) -> None:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean by Student's t, within what an AUC can be."""
+    """Return the 95 % interval of the mean by Student's t, within what an AUC can be."""
     if len(values) < 2:
         return 0.0, 1.0
     found = torch.tensor(values, dtype=torch.float64)
@@ -199,7 +199,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def cell(runs: Iterable[Run]) -> str:
-    """Mean AUC, its interval, and how many seeds are solved; failed seeds are named."""
+    """Say the mean AUC, its interval, how many seeds are solved and how many failed."""
     runs = list(runs)
     values = [found.auc for found in runs if not found.failed]
     if not values:
@@ -211,7 +211,7 @@ def cell(runs: Iterable[Run]) -> str:
 
 
 def lines(runs: Sequence[Run]) -> list[Finding]:
-    """A line for each setting that has runs of every kind."""
+    """Return one line per setting that has runs of every kind."""
     found: list[Finding] = []
     for setting in SETTINGS:
         by_kind = {kind: [r for r in runs if (r.setting, r.kind) == (setting, kind)] for kind in KINDS}
@@ -264,6 +264,6 @@ def measure(session: Session) -> list[Finding]:
 
 
 def summary(rows: Sequence[Finding]) -> list[Finding]:
-    """A line for each setting, a column for each kind of bag."""
+    """Return one line per setting with one column per kind of bag."""
     names = [field.name for field in fields(Run)]
     return lines([Run(**{name: row[name] for name in names}) for row in rows])  # type: ignore[arg-type]

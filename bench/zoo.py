@@ -78,7 +78,7 @@ def measure(session: Session) -> list[Comparison]:
 
 
 def candidates(names: Iterable[str]) -> list[Candidate]:
-    """Each of them; the exact UOT poolings eager and, where the kernel is there, fused."""
+    """Make each of them; the exact UOT poolings are eager and, where the kernel is there, also fused."""
     impls = ["reference"] if library.missing() else ["cpu", "reference"]
     found = []
     for name in names:
@@ -97,7 +97,7 @@ def built(wanted: Iterable[Candidate], dim: int) -> dict[Candidate, Pooling]:
 def times(
     session: Session, pools: Mapping[Candidate, Pooling], size: Size
 ) -> dict[tuple[Candidate, str], float]:
-    """Seconds of a call of each mode, all side by side."""
+    """Return the seconds of a call of each mode, all side by side."""
     X, edges = samples(size), random_edges(size)
     jobs = {
         (one, mode): Job(timed(pool, mode, X, edge_index=edges), THREADS)
@@ -108,7 +108,7 @@ def times(
 
 
 def table(lines: Sequence[dict[str, str]]) -> str:
-    """The poolings by their forward time, in Markdown, from the lines of the CSV file."""
+    """List the poolings by their forward time, in Markdown, from the lines of the CSV file."""
     found = {(line["candidate"], line["mode"]): line for line in lines}
     text = [
         "| name | forward, ms | x mean | forward + backward, ms | x mean | extra memory, MiB | x X |",
@@ -130,7 +130,7 @@ def table(lines: Sequence[dict[str, str]]) -> str:
 
 
 def _plain(value: float) -> str:
-    """Three digits, without an exponent."""
+    """Format three digits without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
