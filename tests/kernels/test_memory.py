@@ -45,7 +45,7 @@ each_solver = pytest.mark.parametrize("solver", SOLVERS)
 def test_all_is_written(solver, plan, shape, dtype):
     """Into NaN: every entry is a number afterwards, 0 for absent rows and empty bags."""
     for p0 in ("each", "shared"):
-        raw = Raw(solver, dtype, plan=plan, p0=p0, **SHAPES[shape])
+        raw = scaled(solver, dtype, plan, shape, p0, one=p0 == "each")
         results = raw.run()
         assert results.keys() == {"out", *GRADIENTS}
         for name, t in results.items():
@@ -64,13 +64,20 @@ def test_all_is_written(solver, plan, shape, dtype):
         if not there.any() or not len(ptr.diff()):
             assert (results["dweights"] == 0).all()
             assert (results["dlog_p0"] == 0).all()
+            assert (results["dscale"] == 0).all()
+
+
+def scaled(solver: str, dtype: torch.dtype, plan: bool, shape: str, p0: str, *, one: bool = False) -> Raw:
+    """Return a problem with everything that a derivative can be asked for."""
+    D = Raw(solver, **SHAPES[shape]).sizes["D"]
+    return Raw(solver, dtype, plan=plan, p0=p0, scale=1 if one else D, **SHAPES[shape])
 
 
 @each_shape
 @each_head
 @each_solver
 def test_a_derivative_that_is_not_wanted_changes_no_other(solver, plan, shape):
-    raw = Raw(solver, torch.float32, plan=plan, p0="shared", **SHAPES[shape])
+    raw = scaled(solver, torch.float32, plan, shape, "shared")
     want = raw.run()
     for left_out in (*GRADIENTS, *([name for name in GRADIENTS if name != kept] for kept in GRADIENTS)):
         names = [left_out] if isinstance(left_out, str) else left_out
@@ -83,8 +90,8 @@ def test_a_derivative_that_is_not_wanted_changes_no_other(solver, plan, shape):
 @each_head
 @each_solver
 def test_inputs_are_left_alone(solver, plan):
-    raw = Raw(solver, plan=plan, sizes=[3, 0, 6], absent=2)
-    inputs = ("X", "ptr", "rows", "log_p0", "log_q0", "weights", "dout")
+    raw = Raw(solver, plan=plan, sizes=[3, 0, 6], absent=2, scale=7)
+    inputs = ("X", "ptr", "rows", "log_p0", "log_q0", "weights", "scale", "dout")
     before = {name: t.clone() for name in inputs if (t := raw.arrays[name]) is not None}
     raw.run()
     for name, t in before.items():

@@ -81,7 +81,7 @@ def test_any_number_of_threads_gives_the_same_bits(solver):
 @each_solver
 def test_a_derivative_that_is_not_wanted_changes_no_other(solver):
     for sizes, D in (([4, 1, 9], 6), ([1400], 99)):
-        raw = Raw(solver, torch.float32, sizes=sizes, D=D, absent=2, p0="shared")
+        raw = Raw(solver, torch.float32, sizes=sizes, D=D, absent=2, p0="shared", scale=D)
         raw.arrays["X"] *= SCALES.repeat(D // 3).float()
         want = raw.run()
         for name in GRADIENTS:
