@@ -46,7 +46,7 @@ def test_the_registry_has_all_names():
     solvers = ["uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q"]
     tables = "add mean max mixed gated-mixed deepset set2set attention gated-attention dynamic gnp sagp asap"
     text = "mean-max nin set-transformer otk wegl diffpool"
-    today = "uotp gem gem-per-feature half-mean-max softmax lse vpa gmt swe covariance"
+    today = "uotp gem gem-per-feature half-mean-max softmax softmax-per-feature lse vpa gmt swe covariance"
     published = [f"{name}-paper" for name in solvers]
     assert set(NAMES) == {*tables.split(), *solvers, *published, *text.split(), *today.split()}
     assert set(GRAPHS) == {"sagp", "asap", "diffpool"}

@@ -123,6 +123,12 @@ ENTRIES: dict[str, Entry] = {
         "",
     ),
     "softmax": Entry("zoo.simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
+    "softmax-per-feature": Entry(
+        "nn.pooling:UOTPooling",
+        "sum_n softmax_n(s_d x_nd) x_nd, uotp without transport",
+        UOT,
+        options=(("alpha2", 0.0),),
+    ),
     "lse": Entry("zoo.simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
     "vpa": Entry("zoo.simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),
     "gmt": Entry(

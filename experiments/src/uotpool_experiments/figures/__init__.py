@@ -73,10 +73,17 @@ def draw(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("figures need matplotlib: pip install matplotlib", name=error.name) from error
     mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
 
     module: Any = importlib.import_module(f"uotpool_experiments.figures.{entry.module}")
     figure, words = _drawn(module, entry, seed, quick, source)
+    return [*words, *map(str, save(figure, name, folder, formats))]
+
+
+def save(figure: Figure, name: str, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Writes `folder`/NAME in each format, closes the figure, and returns the paths."""
+    import matplotlib as mpl  # noqa: PLC0415
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{form}" for form in formats]
     for path in paths:
@@ -85,7 +92,7 @@ def draw(
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
             figure.savefig(path, dpi=150, metadata=meta)
     plt.close(figure)  # pyplot would keep it
-    return [*words, *map(str, paths)]
+    return paths
 
 
 def _drawn(module: Any, entry: Entry, seed: int, quick: bool, source: Path | None) -> tuple[Figure, list[str]]:
