@@ -69,9 +69,8 @@ def check_uotpool(words, page):
     if args.command == "sweep":
         assert sweep.read(ROOT / args.file)
     elif args.command == "run":
-        assert sweep.pooling_names(args.task, args.pooling)
-        module, given = load(args.task), run.settings_of(args)
-        for pooling in sweep.pooling_names(args.task, args.pooling):
+        module, given, chosen = load(args.task), run.settings_of(args), run.choices_of(args)
+        for pooling in sweep.pooling_names(args.task, chosen["pooling"]):
             module.clean_settings(pooling, given)
         for dataset in args.dataset or ():
             module.check_dataset(dataset)

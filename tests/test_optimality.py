@@ -277,6 +277,6 @@ def test_diagnostics_say_how_far_the_plan_is_from_mean_pooling():
     assert mean["mass"] == pytest.approx(1.0)
     assert mean["spread"] == pytest.approx(float(X.std()))
     assert sharp["weights"]["alpha2"] == [0.0]
-    assert UOTPooling.classic(3, start="mean").diagnostics(X)["scale"] == 0.0
+    assert UOTPooling.classic(3, start="mean").diagnostics(X)["scale"] == [0.0] * 3
     with uotpool.check(False):
         assert UOTPooling.classic(3).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None

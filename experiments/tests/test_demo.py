@@ -1,4 +1,4 @@
-"""`uotpool demo`: a table, a picture, a page; the same again, and at once. What the figure of plans measures."""
+"""`uotpool demo`: a table, a picture, a page; the same again, and at once. What plans of bags show."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ RAW = (-40.0, -3.0, 0.1, 2.0, 19.9, 20.1, 60.0)
 
 
 def layer(solver: str, dtype: torch.dtype = torch.float64, **options: object) -> UOTPooling:
-    return UOTPooling.classic(4, solver=solver, dtype=dtype, **options)  # type: ignore[arg-type]
+    return UOTPooling.classic(4, solver=solver, dtype=dtype, **options)
 
 
 def learned(pool: UOTPooling, X: Tensor, *, by_torch: bool) -> list[Tensor]:

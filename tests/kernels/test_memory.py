@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,8 +70,9 @@ def test_all_is_written(solver, plan, shape, dtype):
 
 def scaled(solver: str, dtype: torch.dtype, plan: bool, shape: str, p0: str, *, one: bool = False) -> Raw:
     """Return a problem with everything that a derivative can be asked for."""
-    D = Raw(solver, **SHAPES[shape]).sizes["D"]
-    return Raw(solver, dtype, plan=plan, p0=p0, scale=1 if one else D, **SHAPES[shape])
+    layout: Any = SHAPES[shape]
+    D = Raw(solver, **layout).sizes["D"]
+    return Raw(solver, dtype, plan=plan, p0=p0, scale=1 if one else D, **layout)
 
 
 @each_shape

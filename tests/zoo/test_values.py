@@ -311,6 +311,30 @@ def uotp(pool, X, *_):
     return layer(X[None])[0]
 
 
+def uotp_default(pool, X, *_):
+    """One step of Sinkhorn by hand, at alpha0 = 1."""
+    Z, tau = (1.0 + 10.0 * pool.raw_scale) * X, 0.7 / 1.7
+    u = -tau * Z.exp().sum(0).log()
+    v = -tau * (Z + u).exp().sum(1).log()
+    return torch.stack([weighted(x, z + v) for x, z in zip(X.T, Z.T, strict=True)])
+
+
+def softmax_per_feature(pool, X, *_):
+    scales = 1.0 + 10.0 * pool.raw_scale
+    return torch.stack([weighted(column, float(s) * column) for s, column in zip(scales, X.T, strict=True)])
+
+
+def gem_per_feature(pool, X, *_):
+    exponents = torch.nn.functional.softplus(pool.raw_p) + 0.01
+    pairs = zip(exponents, X.T, strict=True)
+    return torch.stack([(sum(v.clamp_min(1e-6) ** p for v in c) / len(X)) ** (1 / p) for p, c in pairs])
+
+
+def half_mean_max(pool, X, *_):
+    half = (X.shape[1] + 1) // 2
+    return torch.cat([mean_of(X)[:half], max_of(X)[half:]])
+
+
 REFERENCES = {
     "add": lambda pool, X, *_: len(X) * mean_of(X),
     "mean": lambda pool, X, *_: mean_of(X),
@@ -332,7 +356,11 @@ REFERENCES = {
     "wegl": wegl,
     "diffpool": diffpool,
     "gem": gem,
+    "gem-per-feature": gem_per_feature,
+    "half-mean-max": half_mean_max,
     "softmax": softmax,
+    "softmax-per-feature": softmax_per_feature,
+    "uotp": uotp_default,
     "lse": lse,
     "vpa": lambda pool, X, *_: math.sqrt(len(X)) * mean_of(X),
     "gmt": gmt,

@@ -119,7 +119,7 @@ def test_no_decay_of_the_weights_of_a_pooling():
     ).param_groups
     assert (rest["weight_decay"], weights["weight_decay"]) == (0.01, 0.0)
     assert weights["lr"] == pytest.approx(0.3)
-    assert any(p is network.pool.pool.scale for p in weights["params"])
+    assert any(p is network.pool.pool.raw_scale for p in weights["params"])
 
 
 def test_the_learning_rate_falls_along_a_cosine():

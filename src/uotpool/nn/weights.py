@@ -58,7 +58,10 @@ class WeightedPooling(Pooling):
         learned = [name for name in given if given[name] is None and K != 0]
         for name in init or {}:
             if name not in learned:
-                raise ValueError(f"init: expected names among the learned weights {learned}, got {name!r}")
+                way_out = f" ({name}=None learns it)" if name in given else ""
+                raise ValueError(
+                    f"init: expected names among the learned weights {learned}, got {name!r}{way_out}"
+                )
         modules: Any = self.K
         length = 1 if shared or modules in ("converged", 0) else modules
         self._learned = frozenset(learned)
@@ -135,7 +138,7 @@ class WeightedPooling(Pooling):
 
     def _fixed_rows(self, like: Tensor) -> Tensor:
         """Return weights of which none is learned; those of the last call, if dtype and device are the same."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
             return torch.stack([value.to(like) for value in self._values().values()])
         buffers = [self._buffers[name] for name in self._names if name in self._buffers]
         # A buffer that is replaced or written to has another identity or version.

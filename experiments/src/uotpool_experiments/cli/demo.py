@@ -22,8 +22,8 @@ REGIMES = ("digits-presence-50", "digits-majority", "digits-conjunction", "digit
 FIGURE = "regimes"
 QUESTION = (
     "Which pooling is safe? Five questions about bags of handwritten digits: is one of 50 a 6, are most of 20 "
-    "9s, is there a 9 among a majority of 3s, are there two of three kinds, how far apart are the brightest and "
-    "the darkest? Six poolings, each with its learning rate and step chosen by bags held out."
+    "9s, is there a 9 among a majority of 3s, are there two of three kinds, how far apart are the brightest "
+    "and the darkest? Six poolings, each with its learning rate and step chosen by bags held out."
 )
 NEXT = (
     "uotpool explore (pip install './experiments[explore]'): move the weights of the transport problem and "

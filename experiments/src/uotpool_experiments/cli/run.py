@@ -64,18 +64,22 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     return dict(args.set) | {name: value for name, value in short.items() if value is not None}
 
 
-def _run(args: argparse.Namespace) -> int:
-    from uotpool_experiments.cli.execute import execute
-    from uotpool_experiments.runs import sweep
-
+def choices_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the data sets, poolings and seeds that the options name, else the usual ones."""
     task = load(args.task)
     usual = {"dataset": [task.default_dataset], "pooling": POOLINGS, "seeds": [0]}
     if args.quick:
         if task.quick is None:
             raise ValueError(f"--quick: expected task regimes, got {args.task}, which has no quick set of runs")
         usual = dict(task.quick)
-    chosen = {name: getattr(args, name) or value for name, value in usual.items()}
+    return {name: getattr(args, name) or value for name, value in usual.items()}
+
+
+def _run(args: argparse.Namespace) -> int:
+    from uotpool_experiments.cli.execute import execute
+    from uotpool_experiments.runs import sweep
+
     specs = sweep.expand(
-        args.task, protocol=args.protocol, folds=args.folds, settings=settings_of(args), **chosen
+        args.task, protocol=args.protocol, folds=args.folds, settings=settings_of(args), **choices_of(args)
     )
     return execute(specs, args)

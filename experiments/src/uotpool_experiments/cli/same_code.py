@@ -72,7 +72,7 @@ def _same_code(args: argparse.Namespace) -> int:
     for row in cheapest(rows, known):
         spec = row.spec
         print(f"{spec}: {_cost(row):.0f} CPU seconds when it was stored", flush=True)
-        metrics = worker.execute(spec, lambda done, total: None).metrics
+        metrics = worker.execute([spec], lambda done, total: None)[0].metrics
         agreement = same_code.agreement(row.metrics, metrics)
         if agreement is None:
             differing += 1

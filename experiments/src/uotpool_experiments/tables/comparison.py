@@ -22,15 +22,16 @@ class ComparisonKind(Kind):
         return super().choose(spec, rows) if len(spec.pooling_names()) > 1 else rows
 
     def table(self, spec: TableSpec, rows: list[Row]) -> Table:
-        return comparison_table(rows, compared(spec), spec.protocol, spec.metric)
+        return comparison_table(rows, compared(spec, rows), spec.protocol, spec.metric)
 
 
 KIND = ComparisonKind()
 
 
-def compared(spec: TableSpec) -> str:
-    """Return the pooling that a table of comparisons is about."""
-    return (spec.pooling_names() or UOTP)[0]
+def compared(spec: TableSpec, rows: Sequence[Row] = ()) -> str:
+    """Return the pooling that a table of comparisons is about: our default layer, if it has runs."""
+    default = "uotp" if any(row.spec.pooling == "uotp" for row in rows) else UOTP[0]
+    return (spec.pooling_names() or [default])[0]
 
 
 def comparison_table(

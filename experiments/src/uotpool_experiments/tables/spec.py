@@ -142,7 +142,7 @@ class TableSpec:
             "--pooling",
             Form.NAMES,
             "only these, separated by commas; with --kind comparison, the first against the others (default: "
-            "all, and uotp-sinkhorn against them)",
+            "all, and uotp or uotp-sinkhorn against them)",
         ),
         (),
     )

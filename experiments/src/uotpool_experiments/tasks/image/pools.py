@@ -40,7 +40,7 @@ def make(name: str, dim: int, options: dict[str, Any], start: str) -> nn.Module:
     if found.load() is not UOTPooling:
         return SetPool(build(name, dim, **options))
     begin = "mean" if start == "mean" else None
-    return AdaptiveUOTPool2d(dim, 1, start=begin, **dict(found.options), **options)
+    return AdaptiveUOTPool2d(dim, 1, start=begin, **dict(found.defaults) | dict(found.options) | options)
 
 
 def uot_of(pool: nn.Module) -> UOTPooling | None:

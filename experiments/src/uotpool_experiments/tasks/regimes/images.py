@@ -61,8 +61,8 @@ def _pixels(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     x = np.concatenate([np.asarray(found.x_train), np.asarray(found.x_test)])
     y = np.concatenate([np.asarray(found.y_train), np.asarray(found.y_test)])
     chosen = np.random.RandomState(0).permutation(len(x))[:MOST_IMAGES]
-    x = x[chosen].astype(np.float32) / 255
-    return (x if x.ndim == 4 else x[..., None]), y[chosen]
+    pixels = x[chosen].astype(np.float32) / np.float32(255)
+    return (pixels if pixels.ndim == 4 else pixels[..., None]), y[chosen]
 
 
 def _held(features: npt.NDArray[np.float32], values: Array, train: npt.NDArray[np.int64]) -> Array:

@@ -52,7 +52,7 @@ class StackedPooling(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         if self.merged:
-            return self.pools[0](X.flatten(0, 1)).unflatten(0, X.shape[:2])  # type: ignore[no-any-return]
+            return self.pools[0](X.flatten(0, 1)).unflatten(0, X.shape[:2])
         return torch.stack([pool(x) for pool, x in zip(self.pools, X.unbind(), strict=True)])
 
 
@@ -93,4 +93,4 @@ class StackedModel(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         pooled = self.pool(self.embed(X))
         first, last = self.head
-        return last(first(pooled).relu()).squeeze(-1)  # type: ignore[no-any-return]
+        return last(first(pooled).relu()).squeeze(-1)

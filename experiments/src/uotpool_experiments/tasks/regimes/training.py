@@ -172,7 +172,7 @@ class _Best:
 
 def _state_of(model: StackedModel, s: int) -> dict[str, Tensor]:
     """Return views of the parameters of one model: its slices of stacked ones, and those of its own pooling."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         own = name.split(".pools.")
         if len(own) == 2:  # pool.pools.S.NAME
