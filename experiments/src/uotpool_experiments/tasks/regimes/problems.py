@@ -147,7 +147,11 @@ def regime(name: str) -> Regime:
     """Return the regime of this name. The error for an unknown name lists the nearest known ones."""
     if name not in REGIMES:
         near = difflib.get_close_matches(name, REGIMES, n=3, cutoff=0.3) or list(REGIMES)[:3]
-        checks.fail("dataset", f"a regime, such as {', '.join(near)} (uotpool regimes lists all)", name)
+        known = sorted({found.name.split("-", 1)[1] for found in REGIMES.values() if found.images == "digits"})
+        accepted = (
+            f"a regime, such as {', '.join(near)} (digits-NAME with a NAME among {', '.join(known)}, ...)"
+        )
+        checks.fail("dataset", accepted, name)
     return REGIMES[name]
 
 
