@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.linalg import svds
 
 from uotpool_experiments.datasets import images as image_data
 
@@ -73,9 +74,9 @@ def _held(features: npt.NDArray[np.float32], values: Array, train: npt.NDArray[n
     return (held - held[train].mean()) / held[train].std()
 
 
-@lru_cache(maxsize=16)
-def pools(name: str, scalar: str, seed: int) -> tuple[Pool, Pool, Pool]:
-    """Return the images for training, validation and test bags, none in two of them.
+@lru_cache(maxsize=32)  # all seeds that a worker trains together, of two data sets
+def _features(name: str, seed: int) -> tuple[npt.NDArray[np.float32], list[npt.NDArray[np.int64]]]:
+    """Return the features of all images, and which images are for training, validation and test.
 
     The features are the first principal components of the training images, each divided by its standard
     deviation among these.
@@ -83,14 +84,22 @@ def pools(name: str, scalar: str, seed: int) -> tuple[Pool, Pool, Pool]:
     pixels, labels = _pixels(name)
     order = np.random.RandomState(seed).permutation(len(labels))
     first, second = (round(len(order) * share) for share in np.cumsum(SHARES))
-    parts = order[:first], order[first:second], order[second:]
+    parts = [order[:first], order[first:second], order[second:]]
     flat = pixels.reshape(len(pixels), -1).astype(np.float64)
-    centre = flat[parts[0]].mean(0)
-    covariance = np.cov(flat[parts[0]] - centre, rowvar=False)
-    variances, axes = np.linalg.eigh(covariance)
-    axes = axes[:, ::-1][:, :FEATURES] / np.sqrt(variances[::-1][:FEATURES])
-    axes *= np.sign(axes[np.abs(axes).argmax(0), np.arange(FEATURES)])  # an eigenvector has no sign of its own
-    features = ((flat - centre) @ axes).astype(np.float32)
+    flat -= flat[parts[0]].mean(0)
+    train = flat[parts[0]]
+    start = np.ones(flat.shape[1])  # or it would be drawn
+    _, sizes, axes = svds(train, k=FEATURES, v0=start[: min(train.shape)], solver="arpack")
+    axes = axes[::-1].T / (sizes[::-1] / np.sqrt(len(train) - 1))
+    axes *= np.sign(axes[np.abs(axes).argmax(0), np.arange(FEATURES)])  # an axis has no sign of its own
+    return (flat @ axes).astype(np.float32), parts
+
+
+@lru_cache(maxsize=32)
+def pools(name: str, scalar: str, seed: int) -> tuple[Pool, Pool, Pool]:
+    """Return the images for training, validation and test bags, none in two of them."""
+    pixels, labels = _pixels(name)
+    features, parts = _features(name, seed)
     values = _held(features, SCALARS[scalar or "brightness"](pixels.astype(np.float64)), parts[0])
     train, validation, test = (Pool(features[rows], labels[rows], values[rows]) for rows in parts)
     return train, validation, test
