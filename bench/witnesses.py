@@ -62,15 +62,17 @@ SETTINGS: dict[str, Callable[[int, float, int], nn.Module]] = {
     "mean": lambda dim, spread, hidden: build("mean", dim),
     "max": lambda dim, spread, hidden: build("max", dim),
     "gated-attention": lambda dim, spread, hidden: build("gated-attention", dim, hidden),
-    "UOTPooling, default": lambda dim, spread, hidden: UOTPooling.classic(dim),
-    'UOTPooling, start="mean"': lambda dim, spread, hidden: UOTPooling.classic(dim, start="mean"),
-    "UOTPooling, alpha0 from 0.3 spread": lambda dim, spread, hidden: UOTPooling.classic(
+    "UOTPooling.classic": lambda dim, spread, hidden: UOTPooling.classic(dim),
+    'UOTPooling.classic, start="mean"': lambda dim, spread, hidden: UOTPooling.classic(dim, start="mean"),
+    "UOTPooling.classic, alpha0 from 0.3 spread": lambda dim, spread, hidden: UOTPooling.classic(
         dim, init={"alpha0": 0.3 * spread}
     ),
-    "UOTPooling, from nearly max": lambda dim, spread, hidden: UOTPooling.classic(
+    "UOTPooling.classic, from nearly max": lambda dim, spread, hidden: UOTPooling.classic(
         dim, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread}
     ),
-    "UOTPooling, learned q0": lambda dim, spread, hidden: UOTPooling.classic(dim, q0=SamplePrior(dim, hidden)),
+    "UOTPooling.classic, learned q0": lambda dim, spread, hidden: UOTPooling.classic(
+        dim, q0=SamplePrior(dim, hidden)
+    ),
     "UOTPooling.attention": lambda dim, spread, hidden: UOTPooling.attention(dim, hidden),
 }
 

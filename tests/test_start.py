@@ -168,7 +168,7 @@ def test_formulations_are_all_there():
 
 
 def test_nearly_max_is_near_and_can_be_left():
-    """The start that docs/choosing.md gives, which a small alpha0 alone is not; `UOTPooling.max` is fixed."""
+    """The start that docs/settings.md gives, which a small alpha0 alone is not; `UOTPooling.max` is fixed."""
     torch.manual_seed(0)
     X = torch.randn(8, 1000, 64)
     spread = X.std().item()
@@ -179,7 +179,7 @@ def test_nearly_max_is_near_and_can_be_left():
         """0 at mean pooling, 1 at max pooling."""
         return ((pool(X) - mean) / (top - mean)).mean().item()
 
-    page = Path(__file__).parent.parent / "docs/choosing.md"
+    page = Path(__file__).parent.parent / "docs/settings.md"
     assert f"# {way():.2f} of the way from mean to max pooling" in page.read_text()
     assert 0.75 < way(UOTPooling.classic(64, init={"alpha0": 0.1 * spread})) < 0.85
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.1)

@@ -92,4 +92,4 @@ def test_the_committed_table_is_that_of_the_runs_and_the_advice_quotes_it():
     assert len(cases) == len(runs)
     assert cases == {(k, s, seed) for k in KINDS for s in SETTINGS for seed in range(5)}
     assert (COMMITTED / "README.md").read_text() == witnesses.page(runs, Sizes())
-    assert witnesses.table(runs) in (ROOT / "docs/choosing.md").read_text()
+    assert witnesses.table(runs) in (ROOT / "docs/settings.md").read_text()

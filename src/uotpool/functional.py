@@ -289,7 +289,7 @@ def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spr
     """Suggest a step for Bregman ADMM that is near the best one at K = 4 to 16 over weights of 1e-2 to 1e2.
 
     With m the harmonic mean of alpha1 and alpha2, the step is min(alpha0 + spread, m) for "badmm-e"
-    and min(spread, m / 2) for "badmm-q", but at least spread / 10. `docs/choosing.md` has the
+    and min(spread, m / 2) for "badmm-q", but at least spread / 10. `docs/settings.md` has the
     evidence.
 
     Args:

@@ -57,7 +57,7 @@ def test_formulas_are_drawn(address, watched):
     assert box["width"] > 50
 
 
-FORMULAS = ("mathematics", "choosing", "notation")
+FORMULAS = ("mathematics", "settings", "notation")
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -42,8 +42,8 @@ class UOTPooling(WeightedPooling):
 
     By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
     a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
-    start at 1, between the two. The transport shares out the samples among the features. On the
-    benchmark of `docs/choosing.md` this is the safest choice of all poolings. `UOTPooling.classic`
+    start at 1, between the two. The transport shares out the samples among the features.
+    `docs/choosing.md` says how it compares with other poolings. `UOTPooling.classic`
     is the layer of the paper and of version 0.1.
 
     The problem is solved by K unrolled steps, with weights of their own if these are learned.
