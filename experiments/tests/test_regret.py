@@ -1,0 +1,143 @@
+"""Regrets: known numbers give known regrets, failures and intervals, in the table and in the picture."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+from uotpool_experiments.analysis.regret import REFERENCE, paired, regrets
+from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.cli import run
+from uotpool_experiments.datasets import images
+from uotpool_experiments.datasets.errors import DatasetRefusedError
+from uotpool_experiments.figures import regimes as figure
+from uotpool_experiments.runs import sweep
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.tables import formats
+from uotpool_experiments.tables.regret import regret_table
+from uotpool_experiments.tasks.regimes.problems import REGIMES, names
+from uotpool_experiments.tasks.spec import RunSpec
+
+from uotpool.cli import make_parser
+from uotpool.zoo import ENTRIES
+
+
+def sample(*values):
+    return Sample({(seed, 0): value for seed, value in enumerate(values)})
+
+
+SCORES = {
+    ("mean", "a"): sample(0.9, 0.8),
+    ("max", "a"): sample(0.6, 0.6),
+    ("uotp", "a"): sample(0.95, 0.95),
+    ("mean", "b"): sample(0.5, 0.5),
+    ("max", "b"): sample(0.7, 0.9),
+    ("uotp", "b"): sample(0.7, 0.7),
+}
+
+
+def test_known_regrets():
+    """The best is taken from the reference list alone, so a later pooling can be ahead of it."""
+    found = regrets(SCORES)
+    assert found.poolings == ["uotp", "max", "mean"]
+    assert found.best_of == 2
+    np.testing.assert_allclose(found.regret, [[-10, 10], [25, 0], [0, 30]], atol=1e-9)
+    assert [round(one.value, 6) for one in found.mean] == [0.0, 12.5, 15.0]
+    assert [round(one.value, 6) for one in found.worst] == [10.0, 25.0, 30.0]
+    # The best median is 0.85 on a and 0.8 on b.
+    assert found.failed.tolist() == [[0, 0], [2, 0], [0, 2]]
+    assert found.share_failed(1) == 0.5
+    for one in (*found.mean, *found.worst):
+        assert one.low <= one.value <= one.high or one.low <= one.high
+    assert regrets(SCORES).mean == found.mean  # the bootstrap has a seed
+    assert all(name in ENTRIES for name in REFERENCE)
+    assert "uotp" not in REFERENCE
+
+
+def test_only_common_runs_and_poolings_on_all_data_sets_count():
+    more = SCORES | {("gem", "a"): sample(1.0, 1.0), ("mean", "a"): sample(0.9, 0.8, 0.0)}
+    found = regrets(more)
+    assert "gem" not in found.poolings
+    assert found.runs == [2, 2]
+    with pytest.raises(ValueError, match="pooling: expected at least one of the reference list"):
+        regrets({("uotp", "a"): sample(1.0)})
+
+
+def test_paired_differences():
+    found = paired(SCORES, "uotp", ["mean", "max"])
+    assert found["mean"].value == pytest.approx((10 + 20) / 2)
+    assert found["max"].value == pytest.approx((35 - 10) / 2)
+    assert found["max"].low <= -10 + 1e-9
+    assert found["mean"].low < found["mean"].value < found["mean"].high
+
+
+def rows(part="development", poolings=("mean", "max", "uotp")):
+    random = np.random.RandomState(0)
+    specs = [
+        RunSpec("regimes", name, pooling, "fair", 0, seed)
+        for name in names(part)[:4]
+        for pooling in poolings
+        for seed in range(3)
+    ]
+    return [
+        Row(s, "code", "done", 1, None, 1.0, 1.0, 1, {"score": random.uniform(0.5, 1.0)}, {}) for s in specs
+    ]
+
+
+def test_the_table_has_a_line_for_each_pooling():
+    text = formats.render(regret_table(rows(), "fair", "score"), "csv")
+    lines = text.splitlines()
+    assert lines[0] == 'pooling,mean regret,worst regret,worst on,"failed runs, %"'
+    assert {line.split(",")[0] for line in lines[1:]} == {"mean", "max", "uotp"}
+    note = formats.render(regret_table(rows(), "fair", "score"), "markdown")
+    assert f"of 2 of the {len(REFERENCE)} reference poolings" in note
+
+
+def test_the_picture_shows_the_parts_that_have_runs():
+    both = rows() + rows("confirmation")
+    parts = [(part, figure.of_part(both, part)) for part in ("development", "confirmation")]
+    drawn = figure.picture([(part, found) for part, found in parts if found is not None])
+    assert len(drawn.axes) == 4
+    assert [label.get_text() for label in drawn.axes[0].get_xticklabels()] == names("development")[:4]
+    assert figure.of_part(both, "reserve") is None
+    words = figure.in_words("development", parts[0][1])
+    assert words[0] == "development: 3 poolings on 4 questions"
+    assert any(line.startswith("uotp: ") for line in words)
+
+
+def parsed(*words):
+    return make_parser().parse_args(["run", *words])
+
+
+def test_the_quick_runs():
+    """Twelve poolings, five seeds, digits, and no bag of more than 50 samples in training."""
+    chosen = run.choices_of(parsed("regimes", "--quick"))
+    specs = sweep.expand("regimes", **chosen)
+    assert len({spec.pooling for spec in specs}) == 12
+    assert {spec.seed for spec in specs} == set(range(5))
+    assert all(REGIMES[spec.dataset].images == "digits" for spec in specs)
+    assert max(REGIMES[spec.dataset].size for spec in specs) == 50
+    assert list(run.choices_of(parsed("regimes", "--quick", "--seeds", "1"))["seeds"]) == [0]
+    with pytest.raises(ValueError, match="--quick: expected task regimes, got mil"):
+        run.choices_of(parsed("mil", "--quick"))
+
+
+def test_images_of_a_csv_file(tmp_path, monkeypatch):
+    """One line per image: 4 pixels and the class."""
+    monkeypatch.setattr(images, "MNIST_TEST", 4)
+    path = tmp_path / "some.csv.gz"
+    lines = [f"{i},{2 * i},0,255,{i % 2}" for i in range(12)]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    x_train, y_train, x_test, y_test = images._csv(path)
+    assert x_train.shape == (8, 2, 2)
+    assert x_test.shape == (4, 2, 2)
+    assert sorted([*y_train, *y_test]) == [0] * 6 + [1] * 6
+    assert {int(x[0, 1]) for x in (*x_train, *x_test)} == {2 * i for i in range(12)}
+    for text in ("1,2,3,4,x", "1,2,3,1", "1,2,3,256,1", "1,2,3,-1,1"):
+        path.write_bytes(gzip.compress(text.encode()))
+        with pytest.raises(DatasetRefusedError, match="expected"):
+            images._csv(path)
+    path.write_bytes(b"no gzip")
+    with pytest.raises(DatasetRefusedError, match="expected"):
+        images._csv(path)
