@@ -18,7 +18,7 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -305,30 +305,39 @@ KINDS: dict[str, tuple[Callable[[Random, Path], Path], Callable[[Path, Random], 
 def run(count: int, seed: int = 0) -> Counter[str]:
     """Run so many cases, of each kind in turn; count how they ended. Raise at the first bad end."""
     ends: Counter[str] = Counter()
-    _bound_memory()
-    for case in range(count):
-        kind = list(KINDS)[case % len(KINDS)]
-        make, use = KINDS[kind]
-        rng = Random(f"{seed} {case}")
-        with tempfile.TemporaryDirectory() as folder:
-            path = make(rng, Path(folder))
-            start = time.monotonic()
-            try:
-                ends[f"{kind} {use(path, rng)}"] += 1
-            except BaseException as error:
-                kept = Path(tempfile.gettempdir()) / f"fuzz-{seed}-{case}{path.suffix}"
-                kept.write_bytes(path.read_bytes())
-                raise AssertionError(
-                    f"case {case} of seed {seed}, {kind}, kept in {kept}: {error!r}"
-                ) from error
-            assert time.monotonic() - start < MOST_SECONDS, f"case {case} of seed {seed}: {kind} takes too long"
+    with _bounded_memory():
+        for case in range(count):
+            ends[_end_of(case, seed)] += 1
     return ends
 
 
-def _bound_memory() -> None:
+def _end_of(case: int, seed: int) -> str:
+    kind = list(KINDS)[case % len(KINDS)]
+    make, use = KINDS[kind]
+    rng = Random(f"{seed} {case}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = make(rng, Path(folder))
+        start = time.monotonic()
+        try:
+            end = use(path, rng)
+        except BaseException as error:
+            kept = Path(tempfile.gettempdir()) / f"fuzz-{seed}-{case}{path.suffix}"
+            kept.write_bytes(path.read_bytes())
+            raise AssertionError(f"case {case} of seed {seed}, {kind}, kept in {kept}: {error!r}") from error
+        assert time.monotonic() - start < MOST_SECONDS, f"case {case} of seed {seed}: {kind} takes too long"
+    return f"{kind} {end}"
+
+
+@contextlib.contextmanager
+def _bounded_memory() -> Iterator[None]:
     """Of this process: what asks for more gets a MemoryError, which no reader may end with."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, resource.RLIM_INFINITY))
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 if __name__ == "__main__":

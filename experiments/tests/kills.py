@@ -7,6 +7,8 @@ there once.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import random
 import signal
@@ -15,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 from experiments.tests.helpers import SECONDS_TO_END, check_they_end, children, is_worker
+from uotpool.cli import main
 
 STARTING = 0.25  # share of the kills that come while it starts, whose seconds are many and all alike
 SWEEP = """
@@ -36,7 +38,7 @@ def stored(path: Path) -> dict[str, tuple[object, ...]]:
     """All of each finished run but its number in the file, by its key; the file itself must be sound."""
     if not path.exists():
         return {}
-    with closing(sqlite3.connect(path)) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone():
             return {}
@@ -72,6 +74,17 @@ def _wait_for_a_run(driver: subprocess.Popen[bytes], store: Path, before: int) -
         time.sleep(0.05)
 
 
+def _let_run(words: list[str]) -> None:
+    """Run a command in this process, which has loaded all that the command needs."""
+    code: object = None
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            main(words)
+        except SystemExit as end:
+            code = end.code
+    assert code == 0, errors.getvalue()
+
+
 def run(count: int, seed: int = 0) -> dict[str, int]:
     """Kill the sweep so many times; count what was killed. Raise if a run is lost, changed or done twice."""
     rng, seeds = random.Random(seed), 2 + count
@@ -79,11 +92,11 @@ def run(count: int, seed: int = 0) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         file, store = Path(folder, "sweep.toml"), Path(folder, "runs.sqlite")
         file.write_text(SWEEP.format(seeds=seeds))
-        argv = [sys.executable, "-m", "uotpool", "sweep", str(file), "--store", str(store), "--workers"]
+        argv = [sys.executable, "-m", "uotpool", "sweep", str(file), "--store", str(store), "--workers", "2"]
         options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         before: dict[str, tuple[object, ...]] = {}
         for _ in range(count):
-            driver = subprocess.Popen([*argv, "2"], **options)  # type: ignore[call-overload]
+            driver = subprocess.Popen(argv, **options)  # type: ignore[call-overload]
             if rng.random() >= STARTING:
                 _wait_for_a_run(driver, store, len(before))
             time.sleep(rng.uniform(0.0, 2.0))
@@ -96,10 +109,10 @@ def run(count: int, seed: int = 0) -> dict[str, int]:
             before = after
         done["runs before the last start"] = len(before)
         assert 0 < len(before) < total, "all kills came too early or too late to show anything"
-        subprocess.run([*argv, "1"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _let_run(["sweep", str(file), "--store", str(store), "--workers", "1"])
         after = stored(store)
         assert before.items() <= after.items(), "a finished run was lost or changed"
-        with closing(sqlite3.connect(store)) as db:
+        with contextlib.closing(sqlite3.connect(store)) as db:
             choices = db.execute("SELECT DISTINCT pooling, fold, seed FROM runs").fetchall()
         assert len(after) == len(choices) == total, (len(after), len(choices), total)
         done["runs in the end"] = len(after)

@@ -20,7 +20,7 @@ from uotpool.cli import main
 
 def run(*words: str) -> int:
     with pytest.raises(SystemExit) as stop:
-        main(["demo", "--quick", "--seeds", "2", "--workers", "2", *words])
+        main(["demo", "--quick", "--seeds", "2", "--workers", "1", *words])
     assert isinstance(stop.value.code, int)
     return stop.value.code
 

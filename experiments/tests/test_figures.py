@@ -71,18 +71,22 @@ def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, mo
     needs(*datasets)
     monkeypatch.setenv("UOTPOOL_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv(FOLDER, str(RESULTS))
-    words = figures.draw(name, tmp_path / "a", quick=True)
-    # The pixels show all that is drawn. That vectors come out the same, too, one figure shows: they are written
-    # second, and to write a figure alters its layout a little, so both have to be written again for that.
-    again = figures.FORMATS if name == "plans" else figures.FORMATS[:1]
-    assert figures.draw(name, tmp_path / "b", quick=True, formats=again)[: -len(again)] == words[:-2]
-    for form in figures.FORMATS:
-        first = (tmp_path / "a" / f"{name}.{form}").read_bytes()
+    # The pixels show all that is drawn. That vectors are written and come out the same, too, one figure shows.
+    formats = figures.FORMATS if name == "plans" else figures.FORMATS[:1]
+    drawn = [figures.draw(name, tmp_path / folder, quick=True, formats=formats) for folder in ("a", "b")]
+    words, again = (found[: -len(formats)] for found in drawn)
+    assert words == again
+    for form in formats:
+        first, second = ((tmp_path / folder / f"{name}.{form}").read_bytes() for folder in ("a", "b"))
         assert len(first) > 10_000
-        if form in again:
-            assert first == (tmp_path / "b" / f"{name}.{form}").read_bytes()
-    assert words[-2:] == [str(tmp_path / "a" / f"{name}.{form}") for form in ("png", "svg")]
+        assert first == second
+    assert drawn[0][-len(formats) :] == [str(tmp_path / "a" / f"{name}.{form}") for form in formats]
     assert plt.get_fignums() == []
+    if measurement := figures.FIGURES[name].measurement:  # the committed one
+        assert words[-1] == (
+            f"drawn from {RESULTS / 'bench' / measurement}.csv; in a checkout "
+            f"`python -m bench {measurement} --renew` measures it again"
+        )
 
 
 def test_unknown_figure(tmp_path):
@@ -244,17 +248,6 @@ def test_runtime_of_a_file(tmp_path):
     (ax,) = runtime.draw(lines)[0].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["mean", "uotp-sinkhorn (fused)", "sagp", "uotp-sinkhorn (eager)"]
-
-
-@pytest.mark.parametrize("name", [name for name, entry in figures.FIGURES.items() if entry.measurement])
-def test_a_figure_says_which_committed_measurement_it_draws(name, tmp_path, monkeypatch):
-    monkeypatch.setenv(FOLDER, str(RESULTS))
-    measurement = figures.FIGURES[name].measurement
-    *_, words, _, _ = figures.draw(name, tmp_path)
-    assert words == (
-        f"drawn from {RESULTS / 'bench' / measurement}.csv; in a checkout "
-        f"`python -m bench {measurement} --renew` measures it again"
-    )
 
 
 def test_runtime_without_the_kernel(tmp_path):

@@ -81,4 +81,4 @@ def test_the_list_of_tasks_imports_no_task():
         check=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    assert done.stdout == "mil graph image regimes\n\n"
+    assert done.stdout == "mil graph image regimes bags\n\n"

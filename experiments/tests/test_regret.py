@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
-from uotpool_experiments.analysis.regret import REFERENCE, paired, regrets
+from uotpool_experiments.analysis.regret import REFERENCE, Regrets, regrets
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.cli import run
 from uotpool_experiments.datasets import images
@@ -21,6 +23,8 @@ from uotpool_experiments.tasks.spec import RunSpec
 
 from uotpool.cli import make_parser
 from uotpool.zoo import ENTRIES
+
+ROOT = Path(__file__).parents[2]
 
 
 def sample(*values):
@@ -47,7 +51,7 @@ def test_known_regrets():
     assert [round(one.value, 6) for one in found.worst] == [10.0, 25.0, 30.0]
     # The best median is 0.85 on a and 0.8 on b.
     assert found.failed.tolist() == [[0, 0], [2, 0], [0, 2]]
-    assert found.share_failed(1) == 0.5
+    assert found.share_failed(1).value == 0.5
     for one in (*found.mean, *found.worst):
         assert one.low <= one.value <= one.high or one.low <= one.high
     assert regrets(SCORES).mean == found.mean  # the bootstrap has a seed
@@ -64,12 +68,22 @@ def test_only_common_runs_and_poolings_on_all_data_sets_count():
         regrets({("uotp", "a"): sample(1.0)})
 
 
-def test_paired_differences():
-    found = paired(SCORES, "uotp", ["mean", "max"])
-    assert found["mean"].value == pytest.approx((10 + 20) / 2)
-    assert found["max"].value == pytest.approx((35 - 10) / 2)
-    assert found["max"].low <= -10 + 1e-9
-    assert found["mean"].low < found["mean"].value < found["mean"].high
+def test_intervals_of_failed_runs():
+    """Wilson's interval for 0 of 10, 4 of 10; over data sets that differ, that of the draws is wider."""
+
+    def shares(failed, runs):
+        found = Regrets(["mean"], ["a"] * len(runs), np.zeros((1, 1)), np.array([failed]), runs, [], [], 1)
+        return found.share_failed(0)
+
+    none, some = shares([0], [10]), shares([4], [10])
+    assert (none.value, none.low) == (0.0, 0.0)
+    assert none.high == pytest.approx(0.2775, abs=1e-4)
+    assert some.low <= 0.1682 + 1e-4
+    assert some.high >= 0.6873 - 1e-4
+    clustered = shares([10, 0, 0, 0, 0], [10] * 5)
+    assert clustered.value == 0.2
+    assert clustered.low == 0.0  # Wilson's for 10 of 50 begins at 0.11
+    assert clustered.high >= 0.6
 
 
 def rows(part="development", poolings=("mean", "max", "uotp")):
@@ -98,7 +112,12 @@ def test_the_picture_shows_the_parts_that_have_runs():
     both = rows() + rows("confirmation")
     parts = [(part, figure.of_part(both, part)) for part in ("development", "confirmation")]
     drawn = figure.picture([(part, found) for part, found in parts if found is not None])
-    assert len(drawn.axes) == 4
+    titled = [ax for ax in drawn.axes if ax.get_title()]
+    assert len(titled) == 4
+    assert len(drawn.axes) == 6  # each heat map has its bar of colours
+    for ax in titled[1::2]:  # every pooling has its name beside its point, once
+        assert sorted(text.get_text() for text in ax.texts) == ["max", "mean", "uotp"]
+    assert not [text for text in titled[0].texts if text.get_text().startswith("-0")]
     assert [label.get_text() for label in drawn.axes[0].get_xticklabels()] == names("development")[:4]
     assert figure.of_part(both, "reserve") is None
     words = figure.in_words("development", parts[0][1])
@@ -141,3 +160,18 @@ def test_images_of_a_csv_file(tmp_path, monkeypatch):
     path.write_bytes(b"no gzip")
     with pytest.raises(DatasetRefusedError, match="expected"):
         images._csv(path)
+
+
+def test_the_table_of_the_docs_is_the_committed_one():
+    """Which pooling when? The page shows the table of the confirmation part, and failed runs at 1 of 200."""
+    page = (ROOT / "docs/choosing.md").read_text()
+    with (ROOT / "results/regimes/confirmation.csv").open(newline="") as file:
+        lines = list(csv.reader(file))[1:]
+    with (ROOT / "results/regimes/confirmation_rare.csv").open(newline="") as file:
+        rare = {line[0]: float(line[-1].split()[0]) for line in list(csv.reader(file))[1:]}
+    table = [f"| {' | '.join(line)} | {rare[line[0]] / 10:.0f} of 10 |" for line in lines]
+    assert "\n".join(table) in page
+    mean, worst, _, failed = lines[[line[0] for line in lines].index("uotp")][1:]
+    for cell in (mean, worst, failed.replace(" [", " % [")):
+        assert cell in page.split("What we aimed at")[1]
+        assert cell in (ROOT / "results/regimes/README.md").read_text()

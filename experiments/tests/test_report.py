@@ -154,13 +154,13 @@ def test_the_committed_results(tmp_path, capsys, monkeypatch):
     assert "report.html" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
     assert "No table" not in page
-    for task in ("mil", "graph", "image"):
+    for task in ("mil", "graph", "image", "regimes"):
         assert f'<section id="{task}">' in page
     assert "All tasks together" in page
     assert "unknown" not in page.split('id="origin"')[1]
 
 
-@pytest.mark.parametrize("task", ["mil", "graph", "image"])
+@pytest.mark.parametrize("task", ["mil", "graph", "image", "regimes"])
 def test_committed_tables_are_those_of_the_runs(task, committed):
     """The command under each table is right too, seen from the root of the project."""
     (section,) = (section for section in committed.sections if section.manifest.task == task)
@@ -174,7 +174,7 @@ def test_committed_tables_are_those_of_the_runs(task, committed):
         command = text.splitlines()[-1].strip()
         assert command.startswith(f"uotpool table {task} --store=results/{task}/runs.csv")
         assert str(RESULTS.parent) not in command
-    names = {path.stem for path in (RESULTS / task).glob("*.md")} - {"README"}
+    names = {path.stem for path in (RESULTS / task).glob("*.md")} - {"README", "design_log"}
     assert names == {entry.name for entry in found.entries}
 
 

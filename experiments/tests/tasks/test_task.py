@@ -21,7 +21,9 @@ from uotpool.zoo import ENTRIES
 def test_what_a_task_says_is_consistent(name):
     task = load(name)
     assert task.title
-    assert task.optimism or name == "regimes"  # which has no protocol that is optimistic
+    if not task.optimism:  # then no protocol is optimistic
+        with pytest.raises(ValueError, match="protocol: expected fair, as the paper has no"):
+            task.check_protocol("paper", {})
     task.check_dataset(task.default_dataset)
     assert set(task.poolings()) <= set(ENTRIES)
     known = set(vars(task.settings)["__dataclass_fields__"])

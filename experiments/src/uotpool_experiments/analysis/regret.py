@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from uotpool_experiments.analysis.samples import Samples, on_common_runs
 
@@ -56,8 +58,20 @@ class Regrets:
     worst: list[Interval]
     best_of: int
 
-    def share_failed(self, place: int) -> float:
-        return float(self.failed[place].sum() / sum(self.runs))
+    def share_failed(self, place: int) -> Interval:
+        """Return the share of failed runs of a pooling.
+
+        The interval is from drawing data sets and runs again, or Wilson's for a share of independent runs
+        where that is wider: no draw from runs that all succeed has a failure, which proves nothing.
+        """
+        runs = np.array(self.runs)
+        failed, of = int(self.failed[place].sum()), int(runs.sum())
+        random = np.random.RandomState(0)
+        chosen = random.randint(len(runs), size=(RESAMPLES, len(runs)))
+        drawn = random.binomial(runs[chosen], (self.failed[place] / runs)[chosen])
+        found = interval(failed / of, drawn.sum(1) / runs[chosen].sum(1))
+        low, high = _wilson(failed, of)
+        return Interval(found.value, min(found.low, low), max(found.high, high))
 
 
 def regrets(found: Samples, seed: int = 0) -> Regrets:
@@ -86,8 +100,8 @@ def regrets(found: Samples, seed: int = 0) -> Regrets:
         regret[order],
         failed[order],
         [score.shape[1] for score in scores],
-        [_interval(regret[i].mean(), mean[:, i]) for i in order],
-        [_interval(regret[i].max(), worst[:, i]) for i in order],
+        [interval(regret[i].mean(), mean[:, i]) for i in order],
+        [interval(regret[i].max(), worst[:, i]) for i in order],
         len(reference),
     )
 
@@ -118,25 +132,15 @@ def _bootstrap(scores: Sequence[Array], reference: Sequence[int], seed: int) -> 
     return np.array(mean), np.array(worst)
 
 
-def _interval(value: float, draws: Array) -> Interval:
+def interval(value: float, draws: Array) -> Interval:
+    """Return the estimate with the middle `SHARE` of its draws."""
     low, high = np.quantile(draws, [(1 - SHARE) / 2, (1 + SHARE) / 2])
     return Interval(float(value), float(low), float(high))
 
 
-def paired(found: Samples, first: str, others: Sequence[str], seed: int = 0) -> Mapping[str, Interval]:
-    """Return how many points the first pooling is ahead of each other one, on the data sets that both have."""
-    result = {}
-    for other in others:
-        shared = on_common_runs({key: sample for key, sample in found.items() if key[0] in (first, other)})
-        datasets = [d for p, d in shared if p == first and (other, d) in shared]
-        ahead = [
-            100 * (np.array(list(shared[first, d].values.values())) - list(shared[other, d].values.values()))
-            for d in datasets
-        ]
-        random = np.random.RandomState(seed)
-        draws = []
-        for _ in range(RESAMPLES):
-            some = [ahead[i] for i in random.randint(len(ahead), size=len(ahead))]
-            draws.append(np.mean([one[random.randint(len(one), size=len(one))].mean() for one in some]))
-        result[other] = _interval(float(np.mean([one.mean() for one in ahead])), np.array(draws))
-    return result
+def _wilson(count: int, of: int) -> tuple[float, float]:
+    """Return the interval of Wilson (1927) for a share of independent runs."""
+    z = float(stats.norm.ppf((1 + SHARE) / 2))
+    share, unit = count / of, z * z / of
+    middle, half = share + unit / 2, z * math.sqrt(share * (1 - share) / of + unit / (4 * of))
+    return max((middle - half) / (1 + unit), 0.0), min((middle + half) / (1 + unit), 1.0)

@@ -8,6 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from uotpool_experiments.analysis.regret import Regrets, regrets
 from uotpool_experiments.analysis.samples import samples
@@ -18,6 +20,13 @@ from uotpool_experiments.tables.manifest import RUNS, results_folder
 from uotpool_experiments.tasks.regimes.problems import PARTS, names
 
 MOST_SHOWN = 20.0  # points of regret from which on the heat map has one colour
+LEAST = 0.1  # the least regret that the picture with logarithmic axes shows
+TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
+# Places of a name beside its point, in points of the page, and how the name is aligned there.
+PLACES = (
+    *(((5, 0), "left"), ((-5, 0), "right"), ((4, 6), "left"), ((4, -6), "left")),
+    *(((-4, 6), "right"), ((-4, -6), "right"), ((0, 10), "center"), ((0, -10), "center")),
+)
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
@@ -58,30 +67,64 @@ def picture(parts: Sequence[tuple[str, Regrets]]) -> Figure:
 
 def heat_map(ax: Axes, found: Regrets) -> None:
     shown = np.clip(found.regret, 0.0, MOST_SHOWN)
-    ax.imshow(shown, cmap="YlOrRd", vmin=0.0, vmax=MOST_SHOWN, aspect="auto")
+    drawn = ax.imshow(shown, cmap="YlOrRd", vmin=0.0, vmax=MOST_SHOWN, aspect="auto")
     ax.set_yticks(range(len(found.poolings)), found.poolings, fontsize=8)
+    for label in ax.get_yticklabels():
+        label.set_color(LOOKS[kind(label.get_text())][0])
     ax.set_xticks(range(len(found.datasets)), found.datasets, rotation=60, ha="right", fontsize=8)
+    ax.tick_params(axis="x", pad=1)
     for (row, column), value in np.ndenumerate(found.regret):
         colour = "white" if value > 0.6 * MOST_SHOWN else "black"
-        ax.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
+        text = f"{value:.0f}".replace("-0", "0")  # a regret can be a little below 0
+        ax.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
     ax.tick_params(length=0)
+    bar = ax.figure.colorbar(drawn, ax=ax, fraction=0.03, pad=0.01, extend="max")
+    bar.ax.tick_params(labelsize=7)
 
 
 def worst_against_mean(ax: Axes, found: Regrets) -> None:
-    for place, pooling in enumerate(found.poolings):
+    points = [(max(m.value, LEAST), max(w.value, LEAST)) for m, w in zip(found.mean, found.worst, strict=True)]
+    for pooling, point in zip(found.poolings, points, strict=True):
         colour, marker, _ = LOOKS[kind(pooling)]
-        mean, worst = found.mean[place].value, found.worst[place].value
-        ax.plot(max(mean, 0.1), max(worst, 0.1), color=colour, marker=marker, markersize=5, linestyle="none")
-        ax.annotate(pooling, (max(mean, 0.1), max(worst, 0.1)), (3, 3), textcoords="offset points", fontsize=7)
+        ax.plot(*point, color=colour, marker=marker, markersize=5, linestyle="none")
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.margins(0.15)
     ax.set_xlabel("mean regret, points")
     ax.set_ylabel("worst regret, points")
     for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(FixedLocator([tick for tick in TICKS if low <= tick <= high]))
         axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
-    ax.grid(alpha=0.3, which="both")
+        axis.set_minor_locator(NullLocator())
+    ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
+    _name_points(ax, found.poolings, points)
+
+
+def _name_points(ax: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+    """Write each name beside its point, at the first of some places where it hides nothing."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.canvas.draw()  # a text knows its size only when the layout is known
+    inside = ax.get_window_extent()
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(points)]
+    for name, point in zip(names, points, strict=True):
+        own = ax.transData.transform(point)
+        boxes = []
+        for (x, y), ha in PLACES:
+            text = ax.annotate(name, point, (x, y), textcoords="offset points", fontsize=7, ha=ha, va="center")
+            box = text.get_window_extent()
+            hidden = sum(box.overlaps(other) for other in taken if not other.contains(*own))
+            outside = not (inside.x0 <= box.x0 and box.x1 <= inside.x1)
+            boxes.append((hidden + outside, box, text))
+            if boxes[-1][0] == 0:
+                break
+        least = min(range(len(boxes)), key=lambda place: boxes[place][0])
+        for place, (_, _, text) in enumerate(boxes):
+            if place != least:
+                text.remove()
+        taken.append(boxes[least][1])
 
 
 def in_words(part: str, found: Regrets) -> list[str]:
@@ -94,6 +137,6 @@ def in_words(part: str, found: Regrets) -> list[str]:
             lines.append(
                 f"{pooling}: {found.mean[place].value:.1f} points behind the best on average, "
                 f"{found.worst[place].value:.1f} at worst ({where}), "
-                f"{100 * found.share_failed(place):.0f} % of runs failed"
+                f"{100 * found.share_failed(place).value:.0f} % of runs failed"
             )
     return lines

@@ -22,6 +22,7 @@ KINDS = {
     "comparison": "one pooling against each other one, with tests",
     "settings": "the settings of the poolings side by side",
     "regret": "how far each pooling is behind the best, on average and at worst",
+    "paired": "one pooling against others, data set by data set, with intervals",
     "cost": "seconds of a run, and parameters",
     "swap": "of task image, what a swap in a trained network did",
 }

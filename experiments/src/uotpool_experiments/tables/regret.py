@@ -9,7 +9,7 @@ from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.kinds import Kind
 from uotpool_experiments.tables.shared import pooling_heading, samples_of, with_settings
 from uotpool_experiments.tables.spec import TableSpec
-from uotpool_experiments.tables.table import Column, Line, Number, Table, Text, WithInterval
+from uotpool_experiments.tables.table import Column, Line, Table, Text, WithInterval
 
 
 class Regret(Kind):
@@ -31,12 +31,12 @@ def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
         [Column.label(pooling_heading(protocol)), *map(Column, headings)],
     )
     for place, pooling in enumerate(found.poolings):
-        mean, worst = found.mean[place], found.worst[place]
+        mean, worst, failed = found.mean[place], found.worst[place], found.share_failed(place)
         cells = (
             WithInterval(mean.value, mean.low, mean.high),
             WithInterval(worst.value, worst.low, worst.high),
             Text(found.datasets[int(found.regret[place].argmax())]),
-            Number(100 * found.share_failed(place), ".1f"),
+            WithInterval(100 * failed.value, 100 * failed.low, 100 * failed.high),
         )
         table.lines.append(Line.of(pooling, *cells))
     for column in (1, 2, 4):
@@ -48,9 +48,11 @@ def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
 def _notes(found: Regrets) -> list[str]:
     runs = sorted(set(found.runs))
     each = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    count = "1 data set" if len(found.datasets) == 1 else f"{len(found.datasets)} data sets"
     return [
-        f"{len(found.datasets)} data sets, {each} runs of a pooling on each: {', '.join(found.datasets)}",
+        f"{count}, {each} runs of a pooling on each: {', '.join(found.datasets)}",
         f"regret: points behind the best mean of {found.best_of} of the {len(REFERENCE)} reference poolings",
         f"failed: {100 * FAILED:.0f} points or more under the best median of the data set",
         f"intervals: {100 * SHARE:.0f} %, from drawing data sets and runs again; wide for the worst regret",
+        "intervals of failed runs: at least as wide as Wilson's for independent runs",
     ]

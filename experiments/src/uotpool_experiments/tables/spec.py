@@ -141,8 +141,8 @@ class TableSpec:
         Option(
             "--pooling",
             Form.NAMES,
-            "only these, separated by commas; with --kind comparison, the first against the others (default: "
-            "all, and uotp or uotp-sinkhorn against them)",
+            "only these, separated by commas; with --kind comparison or paired, the first against the others "
+            "(default: all, and uotp or uotp-sinkhorn against them)",
         ),
         (),
     )

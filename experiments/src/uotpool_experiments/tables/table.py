@@ -75,6 +75,20 @@ class WithInterval(Cell):
 
 
 @dataclass(frozen=True)
+class Lead(WithInterval):
+    """A difference in points with its interval, marked where the interval leaves out 0."""
+
+    @property
+    def mark(self) -> Mark | None:
+        if self.low <= 0 <= self.high:
+            return None
+        return Mark.ABOVE if self.low > 0 else Mark.BELOW
+
+    def __str__(self) -> str:
+        return f"{self.number:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+
+
+@dataclass(frozen=True)
 class Count(Cell):
     """A count of something."""
 

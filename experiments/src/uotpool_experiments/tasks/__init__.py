@@ -15,6 +15,7 @@ TASKS = {
     "graph": "uotpool_experiments.tasks.graph.task:GraphClassification",
     "image": "uotpool_experiments.tasks.image.task:ImageClassification",
     "regimes": "uotpool_experiments.tasks.regimes.task:Regimes",
+    "bags": "uotpool_experiments.tasks.bags.task:BagsOfDigits",
 }
 # Settings that have an option of their own in `uotpool run`, with their help. They are here and not
 # in the class, since the command line must know them before it imports a task.

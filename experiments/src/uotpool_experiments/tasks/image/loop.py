@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool.nn.pooling import param_groups
+from uotpool.nn.groups import param_groups
 from uotpool_experiments.tasks import checkpoints
 from uotpool_experiments.tasks.image import parallel
 from uotpool_experiments.tasks.image.batches import DRAWS, Source

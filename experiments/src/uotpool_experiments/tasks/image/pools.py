@@ -10,7 +10,7 @@ from uotpool import AdaptiveUOTPool2d, UOTPooling
 from uotpool.zoo import ENTRIES, Pooling, build, entry
 
 # The output of these is not as wide as their input, so they would need another last layer.
-OTHER_WIDTH = ("mean-max", "set2set", "otk", "wegl", "covariance")
+OTHER_WIDTH = ("mean-max", "set2set", "otk", "wegl", "covariance", "netvlad", "salad")
 
 
 def poolings() -> list[str]:
