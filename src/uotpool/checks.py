@@ -272,8 +272,8 @@ def plan_values(P: Tensor) -> None:
 def distribution(name: str, total: Tensor, least: Tensor, dtype: torch.dtype) -> None:
     """Refuse negative entries, and sums other than 1 in sets that have samples."""
     if least.numel() and not bool((least >= 0).all()):
-        raise ValueError(f"{name}: expected probabilities >= 0, got {float(least.min())}")
+        raise ValueError(f"{name}: expected probabilities >= 0, got {float(least.detach().min())}")
     off = (total - 1).abs()
     if off.numel() and not bool((off <= min(1e3 * torch.finfo(dtype).eps, 1e-2)).all()):
-        worst = float(total.flatten()[off.flatten().argmax()])
+        worst = float(total.detach().flatten()[off.flatten().argmax()])
         raise ValueError(f"{name}: expected probabilities that sum to 1 in each set, got a sum of {worst:.6g}")

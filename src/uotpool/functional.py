@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from uotpool import backends, checks
-from uotpool.inputs import Modules, Weight, as_sets, log_priors, resolve_scale, resolve_weights
+from uotpool.inputs import (
+    Modules,
+    Weight,
+    as_sets,
+    computed,
+    in_layout_of,
+    log_priors,
+    resolve_scale,
+    resolve_weights,
+)
 from uotpool.problem import Problem, SolverInput
 from uotpool.solvers import REGULARIZERS, SOLVERS, certificate
 
@@ -73,17 +82,16 @@ def uot_plan(
             too few.
         formulation: "exact", or "paper" for the algorithms as published, which solve another
             problem.
-        impl: "auto", "cpu" (the fused kernels) or "reference"; see `resolve_impl`.
+        impl: "auto", "cpu" or "triton" (the fused kernels), or "reference"; see `resolve_impl`.
 
     Returns:
         P in the layout and dtype of X, mass 1 in each set (exact formulation), 0 at absent samples.
     """
     options = backends.solver_options(solver, K, formulation, tol, max_iter, impl)
-    rows, sets = as_sets(X, index, ptr, dim_size, mask)
-    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
-    weights = resolve_weights(rows, options.solver, K, alpha0, alpha1, alpha2, rho)
-    problem = Problem(rows, sets, log_p0, log_q0, weights, resolve_scale(rows, scale))
-    return backends.plan(problem, options).to(X.dtype)
+    problem = _problem(
+        X, (index, ptr, dim_size, mask), (p0, q0), (K, alpha0, alpha1, alpha2, rho), scale, options
+    )
+    return in_layout_of(X, backends.plan(problem, options).to(X.dtype))
 
 
 def uot_pool(
@@ -122,11 +130,28 @@ def uot_pool(
         (B, D) in the dtype of X; zeros for an empty set.
     """
     options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
-    rows, sets = as_sets(X, index, ptr, dim_size, mask)
-    log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)
-    weights = resolve_weights(rows, options.solver, K, alpha0, alpha1, alpha2, rho)
-    problem = Problem(rows, sets, log_p0, log_q0, weights, resolve_scale(rows, scale))
+    problem = _problem(
+        X, (index, ptr, dim_size, mask), (p0, q0), (K, alpha0, alpha1, alpha2, rho), scale, options
+    )
     return backends.pool(problem, options).to(X.dtype)
+
+
+def _problem(
+    X: Tensor,
+    layout: tuple[Any, ...],
+    priors: tuple[Tensor | None, Tensor | None],
+    weights: tuple[Any, ...],
+    scale: float | Tensor | None,
+    options: backends.SolverOptions,
+) -> Problem:
+    """Validate what a user passes, and lay X out as the backend of the call reads it."""
+    as_is = isinstance(X, Tensor) and backends.reads_as_is(X, options)
+    index, ptr, dim_size, mask = layout
+    rows, sets = as_sets(X, index, ptr, dim_size, mask, as_is=as_is)
+    like = computed(rows)
+    log_p0, log_q0, sets = log_priors(like, sets, *priors)
+    rows_of_weights = resolve_weights(like, options.solver, *weights)
+    return Problem(rows, sets, log_p0, log_q0, rows_of_weights, resolve_scale(like, scale), as_is)
 
 
 def duality_gap(
@@ -222,6 +247,8 @@ def _with_plan(
     if P.shape != X.shape:
         checks.fail("P", f"the shape of X, {tuple(X.shape)}", P)
     rows, sets = as_sets(X, **layout, dtype=torch.float64)
+    if P.is_nested:
+        P = P.values()
     if checks.values_checked(P):
         checks.plan_values(sets.fill_absent(P, 0.0))
     log_p0, log_q0, sets = log_priors(rows, sets, p0, q0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,11 +27,17 @@ def as_sets(
     mask: Tensor | None,
     dtype: torch.dtype | None = None,
     name: str = "X",
+    as_is: bool = False,
 ) -> tuple[Tensor, Sets]:
-    """Return X in the solver's dtype (at least float32) with absent rows zeroed, and its sets."""
+    """Return X in the solver's dtype (at least float32) with absent rows zeroed, and its sets.
+
+    With `as_is`, X keeps its dtype and its absent rows.
+    """
+    if isinstance(X, Tensor) and X.is_nested:
+        X, ptr = _jagged(name, X, index, ptr, mask)
     if not (isinstance(X, Tensor) and X.dtype in _DTYPES and X.dim() in (2, 3) and X.shape[-1] > 0):
         _refuse(name, X)
-    if X.is_nested or X.layout != torch.strided:
+    if X.layout != torch.strided:
         _refuse(name, X)
     if index is not None or ptr is not None or dim_size is not None:
         _check_layout(index, ptr, dim_size)
@@ -58,13 +64,18 @@ def as_sets(
         sets = RaggedSets(row_index, num_sets, present)
 
     if dtype is None:
-        dtype = X.dtype if X.dtype.itemsize >= 4 else torch.float32
+        dtype = X.dtype if X.dtype.itemsize >= 4 or as_is else torch.float32
     if X.dtype != dtype:
         X = X.to(dtype)
     X = X.contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
-    return X if present is None else sets.fill_absent(X, 0.0), sets
+    return X if present is None or as_is else sets.fill_absent(X, 0.0), sets
+
+
+def computed(rows: Tensor) -> Tensor:
+    """Return rows, or in place of rows in half precision a tensor of their shape in float32 without values."""
+    return rows if rows.dtype.itemsize >= 4 else rows.new_empty((), dtype=torch.float32).expand(rows.shape)
 
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -74,11 +85,36 @@ def _refuse(name: str, X: Tensor) -> None:
     """Say what is wrong with an X that is none."""
     layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
     checks.floating(name, X, layouts)
-    if X.is_nested or X.layout != torch.strided or X.dtype not in _DTYPES:
-        checks.fail(name, layouts + ", of 16 bits or more, neither sparse nor nested", X, TypeError)
+    if X.layout != torch.strided or X.dtype not in _DTYPES:
+        checks.fail(name, layouts + ", of 16 bits or more and not sparse", X, TypeError)
     if X.dim() not in (2, 3):
         checks.fail(name, layouts, X)
     checks.fail(name, "at least one feature in the last dimension", X)
+
+
+def _jagged(
+    name: str, X: Tensor, index: Tensor | None, ptr: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the rows of a jagged nested tensor and their offsets, which say what `ptr` says."""
+    if X.layout != torch.jagged:
+        way_out = "torch.nested.as_nested_tensor(list(X.unbind()), layout=torch.jagged) makes one"
+        checks.fail(name, f"a nested tensor in the layout torch.jagged ({way_out})", X, TypeError)
+    nested: Any = X
+    if X.dim() != 3 or nested._ragged_idx != 1:
+        checks.fail(name, "a nested tensor of shape (B, samples, D) that is ragged in its samples", X)
+    if nested.lengths() is not None:
+        checks.fail(name, "a nested tensor without holes (X.contiguous() closes them)", X)
+    for argument, given in (("index", index), ("ptr", ptr), ("mask", mask)):
+        if given is not None:
+            checks.fail(argument, f"None with a nested {name}, which says itself what its sets are", given)
+    return nested.values(), nested.offsets()
+
+
+def in_layout_of(X: Tensor, rows: Tensor) -> Tensor:
+    """Return one value, or one vector, per row in the layout of X: nested if X is."""
+    if not X.is_nested:
+        return rows
+    return torch.nested.nested_tensor_from_jagged(rows, X.offsets())  # type: ignore[attr-defined] # nested tensors have it
 
 
 def _check_layout(index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:

@@ -56,13 +56,15 @@ class Problem(NamedTuple):
 
     Attributes:
         X: samples as rows in the layout of `sets`, contiguous, at least float32. Absent rows hold
-            zeros.
+            zeros. But see `as_is`.
         sets: which rows belong to which set.
         log_p0: log prior over features, (D,) or (B, D); None: uniform.
         log_q0: log prior over samples, shape v of `sets`; None: uniform.
         weights: one row per weight of the solver, one column per module; or the parameters behind them.
         scale: s, one number, () or (1,), or one per feature, (D,), of any sign. The plan is that of s X, and X
             itself is pooled by this plan. None: 1.
+        as_is: whether X is as the user gave it, for a backend that reads it so: perhaps of half precision, and
+            with anything in absent rows.
     """
 
     X: Tensor
@@ -71,6 +73,7 @@ class Problem(NamedTuple):
     log_q0: Tensor | None
     weights: Tensor | LearnedWeights
     scale: Tensor | None = None
+    as_is: bool = False
 
     @property
     def K(self) -> int:
@@ -81,6 +84,11 @@ class Problem(NamedTuple):
         """Return the weights as rows of one tensor, whatever they were given as."""
         weights = self.weights
         return weights.rows() if isinstance(weights, LearnedWeights) else weights
+
+    def widened(self) -> Problem:
+        """Return the problem with X in at least float32 and zeros in absent rows."""
+        X = self.X if self.X.dtype.itemsize >= 4 else self.X.float()
+        return self._replace(X=self.sets.fill_absent(X, 0.0), as_is=False)
 
     def scaled(self) -> Problem:
         """Return the problem with the same plan and the scale multiplied into X."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,15 @@ from uotpool import uot_plan, uot_pool
 
 WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
 Weights = list[Tensor | None]
+# Sizes of the sets of a batch in which some are empty.
+EMPTY = {"first": [0, 5, 3], "middle": [4, 0, 0, 3], "last": [2, 9, 0], "all": [0, 0], "none": []}
+# From X in the unit interval to what is away from it.
+INPUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "signed": lambda X: 6 * X - 3,
+    "negative": lambda X: -X - 2,
+    "offset": lambda X: (X + 1e4).float().double(),
+    "large": lambda X: (1e3 * X).float().double(),
+}
 
 
 class Problem(NamedTuple):

@@ -1,6 +1,6 @@
 """Hostile calls of the operators and of the C interface, in a process that may die of them.
 
-    python -m tests.kernels.hostile KIND CALLS SEED
+    python -m tests.kernels.hostile KIND CALLS [KIND CALLS] SEED
 
 KIND is "operators" or "c". It prints how many calls were answered and how many refused, as JSON. What must not
 happen ends the process: a crash, an error that is no refusal, or a result that nobody has filled in.
@@ -320,6 +320,7 @@ def c_interface(calls: int, rng: random.Random) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    kind, number, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    run = {"operators": operators, "c": c_interface}[kind]
-    print(json.dumps(run(number, random.Random(seed))))
+    *wanted, seed = sys.argv[1:]
+    for kind, number in zip(wanted[::2], wanted[1::2], strict=True):
+        run = {"operators": operators, "c": c_interface}[kind]
+        print(json.dumps(run(int(number), random.Random(int(seed)))))

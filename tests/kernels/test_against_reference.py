@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS
-from tests.kernels.harness import Problem, compare, dense, masked, modules, ragged, randn, sizes_like, solved
+from tests.kernels.harness import (
+    EMPTY,
+    INPUTS,
+    Problem,
+    compare,
+    dense,
+    masked,
+    modules,
+    ragged,
+    randn,
+    sizes_like,
+    solved,
+)
 from uotpool import uot_plan, uot_pool
 
 LAYOUTS = ("dense", "mask", "index", "ptr")
@@ -68,9 +80,6 @@ def test_any_shape(layout, sizes, D, K, solver, plan, priors, seed):
     compare(ragged(layout, sizes, D, seed, **priors), modules(solver, K, seed), solver, plan=plan)
 
 
-EMPTY = {"first": [0, 5, 3], "middle": [4, 0, 0, 3], "last": [2, 9, 0], "all": [0, 0], "none": []}
-
-
 @pytest.mark.parametrize("layout", ["index", "ptr"])
 @pytest.mark.parametrize("case", EMPTY)
 @each_head
@@ -113,14 +122,6 @@ def test_equal_entries(solver, plan):
         rows = dense(2, 6, 5, **priors)
         rows = rows._replace(X=rows.X[:, :1].expand(-1, 6, -1).contiguous())
         compare(rows, modules(solver, 3), solver, plan=plan)
-
-
-INPUTS = {
-    "signed": lambda X: 6 * X - 3,
-    "negative": lambda X: -X - 2,
-    "offset": lambda X: (X + 1e4).float().double(),
-    "large": lambda X: (1e3 * X).float().double(),
-}
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -78,6 +78,7 @@ def run(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_baseline_by_the_environment():
     """What nonsense there gives is in tests/test_build.py."""
     done = run(SCRIPT, UOTPOOL_ISA="baseline")
@@ -107,8 +108,14 @@ windows.compare(windows.case((1, 5, 9, 20), (3, 3), (1, 1), (1, 1)))
 """
 
 
+@pytest.mark.process
 def test_the_512_bit_code_in_narrower_instructions(tmp_path):
-    """Few machines have AVX-512: the same source with vectors of its width runs everywhere, if slowly."""
+    """Few machines have AVX-512: the same source with vectors of its width runs everywhere, if slowly.
+
+    To compile it takes half a minute, and where there is AVX-512 the tests above run the code itself.
+    """
+    if "avx512" in library.usable_isas():
+        pytest.skip("this machine has AVX-512: the tests of each instruction set run the code itself")
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         pytest.skip("no C++ compiler")

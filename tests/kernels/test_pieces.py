@@ -151,6 +151,7 @@ for what in sys.argv[1:]:
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_is_answered():
     """A signal in the middle of a call of some seconds. They share a process, which takes long to start."""
     calls, took = ("forward", "backward", "windows"), {}

@@ -11,6 +11,8 @@ from torch.autograd import gradcheck
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import (
+    EMPTY,
+    INPUTS,
     Problem,
     compare,
     dense,
@@ -76,9 +78,6 @@ def test_against_the_reference(solver, plan, scale, layout):
         compare(given, modules(solver, K, seed=i), solver, plan=plan, slack=tol.KERNEL_HARD)
 
 
-EMPTY = {"first": [0, 5, 3], "middle": [4, 0, 0, 3], "last": [2, 9, 0], "all": [0, 0], "none": []}
-
-
 @pytest.mark.parametrize("case", EMPTY)
 @each_head
 @each_solver
@@ -102,13 +101,6 @@ def test_bags_in_place(solver, case):
     K, plan, problem = IN_PLACE[case]
     given = problem()._replace(scale=mixed(201))
     compare(given, modules(solver, K), solver, plan=plan, slack=tol.KERNEL_LARGE)
-
-
-INPUTS = {
-    "signed": lambda X: 6 * X - 3,
-    "offset": lambda X: (X + 1e4).float().double(),
-    "large": lambda X: (1e3 * X).float().double(),
-}
 
 
 @pytest.mark.parametrize("name", INPUTS)

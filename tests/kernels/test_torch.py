@@ -7,7 +7,6 @@ import io
 import pytest
 import torch
 from functorch.compile import make_boxed_func
-from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.autograd import forward_ad
 
@@ -174,49 +173,6 @@ def test_export_round_trip(solver):
     for n in (1, 4, 9):
         X, sets = batch("mask", n)
         assert torch.equal(loaded(X, **sets), layer(X, **sets))
-
-
-# --- ONNX
-
-
-class Model(nn.Module):
-    """A pooling of every kind with layers around, the input turned for them."""
-
-    def __init__(self):
-        super().__init__()
-        self.before = nn.Linear(5, D)
-        self.pools = nn.ModuleList(UOTPooling.classic(D, solver=s, K=1, q0="learned") for s in SOLVERS)
-        self.after = nn.Linear(len(SOLVERS) * D, 2)
-
-    def forward(self, X):
-        X = self.before(X.transpose(1, 2)).relu()
-        pooled = torch.cat([pool(X) for pool in self.pools], -1)
-        return self.after(pooled), pooled
-
-
-# The exporter and its parts warn of each other; what comes out is what is tested.
-@pytest.mark.filterwarnings("ignore")
-def test_onnx(tmp_path):
-    """Plain operations that any runtime has, for batches of any size; the same as the kernels give."""
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    model = Model().eval()
-    sizes = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("N")},)
-    path = tmp_path / "model.onnx"
-    torch.onnx.export(
-        model, (rand(3, 5, 6).float(),), path, dynamo=True, dynamic_shapes=sizes, verbose=False, optimize=False
-    )
-    graph = onnx.load(path)
-    operators = [(n.domain, n.op_type) for f in (graph.graph, *graph.functions) for n in f.node]
-    assert ("", "Exp") in operators
-    assert not [name for name in operators if "uotpool" in str(name)]
-    session = runtime.InferenceSession(path)
-    (name,) = (i.name for i in session.get_inputs())
-    for B, N in ((3, 6), (1, 1), (5, 40)):
-        X = rand(B, 5, N, seed=B).float()
-        for got, want in zip(session.run(None, {name: X.numpy()}), model(X), strict=True):
-            close(torch.from_numpy(got), want.detach(), tol.ONNX_F32)
 
 
 # --- derivatives that are not there

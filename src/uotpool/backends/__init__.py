@@ -12,10 +12,12 @@ from uotpool import checks
 from uotpool.backends.base import READOUTS, Backend, SolverOptions, Windows
 from uotpool.backends.cpu.backend import CPU
 from uotpool.backends.reference import REFERENCE
+from uotpool.backends.triton.backend import TRITON
 from uotpool.problem import Problem
 from uotpool.solvers import FORMULATIONS, SOLVERS
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, REFERENCE)}  # the fastest first
+# The fastest first; each of the fused ones is for other devices.
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, TRITON, REFERENCE)}
 IMPLEMENTATIONS = ("auto", *BACKENDS)
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "plan",
     "pool",
     "pool_windows",
+    "reads_as_is",
     "resolve_impl",
     "solver_options",
 ]
@@ -107,14 +110,31 @@ def choose(X: Tensor, K: int, options: SolverOptions) -> Backend:
     return backend
 
 
+def reads_as_is(X: Tensor, options: SolverOptions) -> bool:
+    """Say whether the backend for this X takes it as it is: of half precision, with anything in absent rows."""
+    if options.impl != "auto":
+        return BACKENDS[options.impl].reads_as_is
+    return not X.is_cpu and choose(X, 1, options).reads_as_is
+
+
 def pool(problem: Problem, options: SolverOptions) -> Tensor:
     """Pool X by its plan, or by the plan of scale * X: (B, D)."""
-    return choose(problem.X, problem.K, options).pool(problem, options)
+    backend, problem = _prepared(problem, options)
+    return backend.pool(problem, options)
 
 
 def plan(problem: Problem, options: SolverOptions) -> Tensor:
     """Return the plan of X, or of scale * X, in the shape of X."""
-    return choose(problem.X, problem.K, options).plan(problem, options)
+    backend, problem = _prepared(problem, options)
+    return backend.plan(problem, options)
+
+
+def _prepared(problem: Problem, options: SolverOptions) -> tuple[Backend, Problem]:
+    """Return the backend, and the problem as this backend reads it."""
+    backend = choose(problem.X, problem.K, options)
+    if problem.as_is and not backend.reads_as_is:  # K = 0
+        problem = problem.widened()
+    return backend, problem
 
 
 def pool_windows(
@@ -127,7 +147,8 @@ def pool_windows(
 def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     """Return the name of the implementation that a call with this X runs.
 
-    The fused kernels, "cpu", are for the K modules of the exact formulation. Everything else always
+    The fused kernels, "cpu" and, for CUDA and ROCm, "triton", are for the K modules of the exact
+    formulation ("triton": of Sinkhorn and "badmm-e", with at most 1024 features). Everything else always
     runs in the reference: `formulation="paper"`, `K="converged"`, K = 0, derivatives beyond first
     ones in reverse mode (`torch.func`, forward mode), `torch.jit.trace` and ONNX export.
     `explain_impl` says why.
@@ -167,6 +188,8 @@ def explain_impl(
     for backend in BACKENDS.values():
         if backend is chosen:
             break
+        if not backend.concerns(X):
+            continue
         if reason := backend.unavailable():
             reasons.append(f"{backend.name} cannot be used: {reason}")
         elif reason := backend.refuses(options):

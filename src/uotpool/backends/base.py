@@ -49,6 +49,7 @@ class Backend(ABC):
 
     name: ClassVar[str]
     most_modules: ClassVar[float] = float("inf")  # the largest K that it takes
+    reads_as_is: ClassVar[bool] = False  # whether X may be of half precision, and hold anything in absent rows
 
     @abstractmethod
     def unavailable(self) -> str:
@@ -61,6 +62,10 @@ class Backend(ABC):
     @abstractmethod
     def refuses_input(self, X: Tensor) -> str:
         """Say what this backend expects of X, here and now, that this X is not; "" if it can take X."""
+
+    def concerns(self, X: Tensor) -> bool:
+        """Say whether a user with this X may expect this backend, so that `explain_impl` mentions it."""
+        return True
 
     @abstractmethod
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:

@@ -36,14 +36,17 @@ class ReferenceBackend(Backend):
         return sets.fill_absent(log_P, -torch.inf).exp()
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
-        X, sets = problem.X, problem.sets
-        log_P = log_plan(problem, options)
-        if options.readout == "authors":
-            share = X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
-        else:
-            share = sets.softmax_n(log_P)  # eq. 4, from log P up to one constant per feature
-        y = sets.squeeze(sets.sum_n(X * share))  # a feature with a non-finite entry is NaN already
+        sets = problem.sets
+        # A feature with a non-finite entry is NaN already.
+        y = sets.squeeze(sets.sum_n(problem.X * self.shares(problem, options)))
         return y * (1.0 + (0.0 * y.detach()).sum(-1, keepdim=True))
+
+    def shares(self, problem: Problem, options: SolverOptions) -> Tensor:
+        """Return the weight of each entry of X in the pooled vector, in the shape of X."""
+        sets, log_P = problem.sets, log_plan(problem, options)
+        if options.readout == "authors":
+            return problem.X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
+        return sets.softmax_n(log_P)  # eq. 4, from log P up to one constant per feature
 
 
 def log_plan(problem: Problem, options: SolverOptions) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from uotpool.backends.cpu import library, pieces
+from uotpool.backends.tensors import plain
 from uotpool.problem import LearnedWeights
 
 DTYPES = (torch.float32, torch.float64)
@@ -61,38 +61,6 @@ def native() -> Any:
 def address(x: Tensor | None) -> int:
     """Return where x is in memory; 0 for None."""
     return 0 if x is None else x.data_ptr()
-
-
-def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
-    """Say whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
-        return False
-    return _PLAIN.issuperset(map(type, inputs))
-
-
-_PLAIN = frozenset((Tensor, NoneType, torch.nn.Parameter))
-
-
-def plain(x: Tensor) -> Tensor:
-    """Return x with the memory that it reads as: contiguous, no sign and no zeros that only a flag knows."""
-    return resolved(x if x.is_contiguous() else x.contiguous())
-
-
-def all_plain(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Do what `plain` does, quickly for the tensors of an eager call, which mostly are plain."""
-    for x in tensors:
-        if not x.is_contiguous() or x.is_neg() or x._is_zerotensor():
-            return tuple([plain(t) for t in tensors])
-    return tensors
-
-
-def resolved(x: Tensor) -> Tensor:
-    """Return x with its signs and zeros in memory, whatever flags it had."""
-    if torch.compiler.is_compiling():  # the operator does the rest when it runs
-        return x
-    if x.is_neg():
-        return x.resolve_neg()
-    return torch.zeros_like(x) if x._is_zerotensor() else x
 
 
 def forward(p: Arguments) -> Tensor:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from uotpool import checks
 from uotpool.backends.cpu import calls, library
-from uotpool.backends.cpu.calls import DTYPES, MOST_MODULES, Arguments, plain
-from uotpool.backends.cpu.ops import by_operator, refuse, save, saved
+from uotpool.backends.cpu.calls import DTYPES, MOST_MODULES, Arguments
+from uotpool.backends.cpu.ops import by_operator, save, saved
+from uotpool.backends.derivatives import refuse
+from uotpool.backends.tensors import plain
 from uotpool.solvers import SOLVERS
 
 _problem = (

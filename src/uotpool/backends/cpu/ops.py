@@ -6,39 +6,22 @@ more than the kernel on small input. A compiler or an exporter sees the operator
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from uotpool import checks
 from uotpool.backends.cpu import calls
-from uotpool.backends.cpu.calls import Arguments, all_eager, all_plain, plain
+from uotpool.backends.cpu.calls import Arguments
+from uotpool.backends.derivatives import differentiated, keep, kept
+from uotpool.backends.tensors import all_eager, all_plain, differentiated_in_reverse, plain
 from uotpool.problem import LearnedWeights, Problem
 from uotpool.sets import DenseSets, RaggedSets, Sets
-
-Derivatives = Callable[[Tensor, Any, list[bool]], list[Tensor | None]]
-
-
-def _transformed() -> bool:
-    """Say whether we are inside vmap, torch.func.grad or the like, or forward-mode AD."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
-# The compiler asks for this constant while it traces. `torch.compiler.assume_constant_result` marks a
-# function in the same way, but imports the compiler.
-_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def handles(X: Tensor) -> bool:
     """Say whether the kernels can work on this X here: on the CPU, differentiated in reverse at most."""
-    if not X.is_cpu or _transformed():
-        return False
-    if torch.compiler.is_compiling():
-        return not torch.onnx.is_in_onnx_export()  # an ONNX file has to hold plain operations
-    return not torch._C._is_tracing()  # torch.jit.trace
+    return X.is_cpu and differentiated_in_reverse()
 
 
 def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
@@ -49,7 +32,7 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
         solver: one of `library.SOLVERS`.
         plan: the plan instead of the pooled output.
     """
-    X, sets, log_p0, log_q0, weights, scale = problem
+    X, sets, log_p0, log_q0, weights, scale, _ = problem
     given = weights.raw if isinstance(weights, LearnedWeights) else (weights,)
     if not all_eager((X, log_p0, log_q0, scale, *given)):
         return _by_operators(problem, solver, plan)
@@ -117,28 +100,6 @@ def save(ctx: Any, p: Arguments) -> None:
     ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K
 
 
-def keep(ctx: Any, *tensors: Tensor | None) -> None:
-    """Save tensors for `kept`."""
-    ctx.save_for_backward(*tensors)
-    ctx.kinds = [None if t is None else (t.shape, t.dtype) for t in tensors]
-
-
-def kept(ctx: Any) -> tuple[Tensor | None, ...]:
-    """Return the saved tensors of an eager call, and refuse others.
-
-    A hook on saved tensors (offloading, compression) can hand back other tensors, and the library trusts
-    shapes and dtypes.
-    """
-    tensors = ctx.saved_tensors
-    for t, kind in zip(tensors, ctx.kinds, strict=True):
-        if t is not None and ((t.shape, t.dtype) != kind or not t.is_cpu):
-            raise RuntimeError(
-                f"saved_tensors_hooks: expected the tensor that was saved, {kind[1]} of shape "
-                f"{tuple(kind[0])} on the CPU, got {checks.describe(t)}"
-            )
-    return tensors
-
-
 def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
     """Return the arguments of `save`, with these for its tensors."""
     X, ptr, order, log_p0, log_q0, weights, scale, *raw = tensors
@@ -167,12 +128,6 @@ def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
     return [dX, dp, dq, None, ds, *draw]
 
 
-_TWICE = (
-    "the fused CPU kernels have first derivatives only; for derivatives of derivatives (create_graph=True, "
-    'gradient penalties, Hessians) use impl="reference"'
-)
-
-
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, arguments: Arguments, *inputs: Any) -> Tensor:
@@ -185,34 +140,3 @@ class _Solve(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[1:])
         tensors = tuple([None if t is None else plain(t) for t in kept(ctx)])
         return None, *differentiated(dout, saved(ctx, tensors), wanted, calls.derivatives, by_operator)
-
-
-def differentiated(
-    dout: Tensor, problem: Any, wanted: list[bool], direct: Derivatives, by_operator: Derivatives
-) -> Any:
-    """Return the derivatives of an eager call, one for each of `problem.differentiable()`."""
-    # Compiled autograd traces this, and with is_grads_batched=True `dout` has no memory: the dispatcher then
-    # runs an operator for each direction.
-    if torch.compiler.is_compiling() or not torch._C._has_storage(dout):
-        return by_operator(dout, problem, wanted)
-    if torch.is_grad_enabled():  # under create_graph=True alone
-        return _Once.apply(direct, dout, *problem.differentiable(), problem, wanted)
-    return direct(dout, problem, wanted)
-
-
-class _Once(torch.autograd.Function):
-    """Derivatives that cannot be differentiated again, and say so."""
-
-    @staticmethod
-    def forward(ctx: Any, direct: Derivatives, dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
-        *_, problem, wanted = inputs
-        return tuple(direct(dout, problem, wanted))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        refuse(ctx, *grads)
-
-
-def refuse(ctx: Any, *grads: Tensor) -> None:
-    """Raise: there is no derivative of a derivative."""
-    raise RuntimeError(_TWICE)

@@ -20,13 +20,11 @@ from uotpool.backends.cpu.calls import (
     MOST_MODULES,
     MOST_THREADS,
     address,
-    all_eager,
     native,
-    plain,
-    resolved,
 )
 from uotpool.backends.cpu.operators import operator
-from uotpool.backends.cpu.ops import differentiated, keep, kept, refuse
+from uotpool.backends.derivatives import differentiated, keep, kept, refuse
+from uotpool.backends.tensors import all_eager, plain, resolved
 
 MOST_POSITIONS = 2**31  # along an axis, that the library takes
 

@@ -1,0 +1,171 @@
+"""Times on a GPU: the fused kernels, the reference, what torch.compile makes of that, and torch's max pooling.
+
+Without a GPU, `TRITON_INTERPRET=1 python -m bench gpu --quick` does all of it on tiny CPU tensors, whose times
+mean nothing: it shows that the measurement works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.cases import Answer, WrongAnswerError, show
+from bench.rows import Case, Comparison, speedup
+from bench.session import Session
+from bench.timing import BOTH, FORWARD, samples
+from uotpool import UOTPool2d, UOTPooling, explain_impl
+from uotpool.backends import BACKENDS
+
+OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
+LARGE = (1, 50_000, 512)
+WINDOWS = (32, 64, 56, 56)
+QUICK = ((2, 5, 4), (1, 70, 4))
+QUICK_WINDOWS = (1, 2, 2, 4)
+SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
+NOTE = "K = 4, float32, learned weights; times of the GPU between two events, the least of several turns"
+DRY = "TRITON_INTERPRET is set: these are times of Triton's interpreter on the CPU, which mean nothing"
+Pool = Callable[[Tensor], Tensor]
+
+
+def measure(session: Session) -> list[Comparison]:
+    device = _device()
+    sizes = QUICK if session.quick else (*session.sizes, LARGE)
+    cases: list[tuple[tuple[int, ...], str]] = [(size, solver) for size in sizes for solver in SOLVERS]
+    cases.append((QUICK_WINDOWS if session.quick else WINDOWS, "sinkhorn"))
+    rows: list[Comparison] = []
+    for size, solver in session.track(cases, "gpu"):
+        rows += _compare(session, size, solver, device)
+    return rows
+
+
+def _device() -> torch.device:
+    """Return where to measure: a GPU, or the CPU if the kernels are interpreted there."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    X = torch.empty(1, 1, 1)
+    if BACKENDS["triton"].unavailable() or BACKENDS["triton"].refuses_input(X):
+        raise SystemExit(
+            f"bench: gpu needs a CUDA or ROCm GPU, and torch sees none (uotpool: {explain_impl(X)}). "
+            "To see that the measurement works: TRITON_INTERPRET=1 python -m bench gpu --quick"
+        )
+    return torch.device("cpu")
+
+
+def pools(
+    size: tuple[int, ...], solver: str, device: torch.device, K: int, *, compiled: bool
+) -> dict[str, nn.Module]:
+    """Make the layers of a case, all with the same weights."""
+    images = len(size) == 4
+
+    def layer(impl: str) -> nn.Module:
+        torch.manual_seed(1)
+        if images:
+            return UOTPool2d(size[1], 2, K=K, impl=impl).to(device)
+        return UOTPooling.classic(size[2], solver=solver, K=K, impl=impl).to(device)
+
+    found = {OURS: layer("triton"), REFERENCE: layer("reference")}
+    if compiled:
+        torch.compiler.reset()
+        found[COMPILED] = torch.compile(layer("reference"), dynamic=False)  # type: ignore[assignment]
+    found[MAX] = _Max(images)
+    return found
+
+
+class _Max(nn.Module):
+    def __init__(self, images: bool) -> None:
+        super().__init__()
+        self.images = images
+
+    def forward(self, X: Tensor) -> Tensor:
+        return F.max_pool2d(X, 2) if self.images else X.amax(1)
+
+
+def _compare(session: Session, size: tuple[int, ...], solver: str, device: torch.device) -> list[Comparison]:
+    X = samples(size).to(device)
+    if BACKENDS["triton"].refuses_input(X) or not _taken(solver):
+        return []
+    K = 1 if session.quick else 4
+    found = pools(size, solver, device, K, compiled=session.compile != "none")
+    expected = answer(found[REFERENCE], X)
+    for name, pool in found.items():
+        if name != MAX:
+            verify(name, pool, X, expected)
+    note = NOTE if device.type == "cuda" else DRY
+    rows = []
+    for mode in (FORWARD, BOTH):
+        seconds = _seconds({name: _call(pool, mode, X) for name, pool in found.items()}, session, device)
+        about = Case("gpu", show(size), solver, mode, torch.get_num_threads())
+        for name in found:
+            if name != OURS:
+                rows.append(speedup(about, OURS, name, seconds[OURS], seconds[name], None, note))
+    return rows
+
+
+def _taken(solver: str) -> bool:
+    from uotpool.backends.triton.arguments import KERNELS as taken  # noqa: PLC0415
+
+    return solver in taken
+
+
+def answer(pool: nn.Module, X: Tensor) -> Answer:
+    leaf = X.detach().requires_grad_()
+    y = pool(leaf)
+    (dX,) = torch.autograd.grad(y, leaf, samples(tuple(y.shape), seed=2).to(X.device))
+    return Answer(y.detach(), dX)
+
+
+def verify(name: str, pool: nn.Module, X: Tensor, expected: Answer) -> None:
+    """Refuse to time an answer that is off by more than float32 explains."""
+    for part, ours, wanted in zip(Answer._fields, answer(pool, X), expected, strict=True):
+        error = (ours - wanted).abs()
+        if not bool((error <= 1e-4 * wanted.abs() + 1e-5 * wanted.abs().max()).all()):  # also for NaN
+            worst = float((error / wanted.abs().max()).max())
+            raise WrongAnswerError(
+                f"bench: {part} of {name} on X of shape {tuple(X.shape)} is off the reference by up to "
+                f"{worst:.1e} of its largest entry; not timed"
+            )
+
+
+def _call(pool: nn.Module, mode: str, X: Tensor) -> Callable[[], Any]:
+    if mode == FORWARD:
+
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return pool(X)
+
+        return forward
+    leaf = X.detach().requires_grad_()
+    with torch.no_grad():
+        dout = torch.ones_like(pool(leaf))
+    wanted = [leaf, *pool.parameters()]
+
+    def both() -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(pool(leaf), wanted, dout, allow_unused=True)
+
+    return both
+
+
+def _seconds(calls: dict[str, Callable[[], Any]], session: Session, device: torch.device) -> dict[str, float]:
+    """Return the least time of a call, all calls taken in turns."""
+    if device.type == "cpu":
+        return session.measure(calls, torch.get_num_threads())
+    least = dict.fromkeys(calls, float("inf"))
+    for call in calls.values():  # kernels are compiled, memory is kept
+        for _ in range(3):
+            call()
+    for _ in range(session.repeats):
+        for name, call in calls.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            loops = 2 if session.quick else 20
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(loops):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            least[name] = min(least[name], start.elapsed_time(end) / 1e3 / loops)
+    return least

@@ -1,0 +1,106 @@
+"""Which regime and which tiles a call takes: from shapes, dtype and processors alone, never from values.
+
+So nothing is read back from the GPU, a CUDA graph can capture a call, and a call gives the same bits each time.
+There is no tuning at run time, which would change bits and delay the first call.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LANES = 32  # that a tile is made for; a warp of 64 takes the work of two
+VECTOR = 16  # bytes that a lane loads at once
+
+# A model of the time of both regimes, in microseconds: what a processor does of entries times modules,
+# and what a launch costs. The model only has to be right where the two differ much.
+ENTRIES_PER_MICROSECOND = 4000.0
+LAUNCH = 5.0
+CHUNKS_PER_PROCESSOR = 8
+
+
+class Tile(NamedTuple):
+    """The shape (R, C, W, BL) of a tile, see `kernels.tiles`, and the warps of `LANES` of a program."""
+
+    R: int
+    C: int
+    W: int
+    BL: int
+    warps: int
+
+    @property
+    def rows(self) -> int:
+        return self.R * self.W
+
+
+class Choice(NamedTuple):
+    """How a call is done.
+
+    Attributes:
+        chunk: rows that a program has of a set; 0: all, the regime of small sets.
+        forward, backward: the tiles of the two directions.
+        finish: the tile of the last pass backward, where it is a launch of its own.
+    """
+
+    chunk: int
+    forward: Tile
+    backward: Tile
+    finish: Tile
+
+
+def choose(M: int, B: int, D: int, K: int, itemsize: int, processors: int) -> Choice:
+    """Choose by the time that a model gives the two regimes.
+
+    Args:
+        M: rows in all.
+        B: sets, at least one.
+        D: columns.
+        K: modules.
+        itemsize: bytes of an entry of X.
+        processors: of the GPU.
+    """
+    work = M * D * (K + 1)
+    at_once = min(B, 2 * processors)
+    by_sets = work / at_once / ENTRIES_PER_MICROSECOND
+    by_chunks = work / (2 * processors) / ENTRIES_PER_MICROSECOND + (2 * K + 1) * LAUNCH
+    if by_sets <= by_chunks:
+        return by_set(D, itemsize)
+    return by_chunk(D, itemsize, _chunk(M, processors))
+
+
+def _chunk(M: int, processors: int) -> int:
+    """Return a power of two of rows of which there are enough chunks for all processors."""
+    return min(max(power_of_two(M // (CHUNKS_PER_PROCESSOR * processors)), 64), 1024)
+
+
+def by_set(D: int, itemsize: int) -> Choice:
+    """Return the choice of one program for each set."""
+    small = tile(D, itemsize, 16)
+    return Choice(0, small if D <= 128 else tile(D, itemsize, 32), small, small)
+
+
+def by_chunk(D: int, itemsize: int, chunk: int) -> Choice:
+    """Return the choice of one program for so many rows of a set."""
+    small, large = tile(D, itemsize, 16), tile(D, itemsize, 32)
+    return Choice(chunk, large, large if D <= 128 else small, small)
+
+
+def tile(D: int, itemsize: int, entries: int) -> Tile:
+    """Return a tile with about so many entries in a thread.
+
+    Up to 16 entries of a row are in one thread, so that what is done for each row is shared by many; but half a
+    warp at least has a row, for loads without gaps. A row wider than 16 times a warp goes over several warps.
+    """
+    vector = max(1, VECTOR // itemsize)
+    width = max(power_of_two(D), 16)
+    warps = 8 if D > 512 else 4
+    C = max(1, min(16 // vector, width // (LANES // 2 * vector)))
+    BL = width // C
+    while BL > LANES * vector * warps:
+        warps *= 2
+    W = warps * LANES * vector // BL
+    return Tile(max(1, entries // (C * vector)), C, W, BL, warps)
+
+
+def power_of_two(n: int) -> int:
+    """Return the least power of two that is n or more."""
+    return 1 << max(0, (n - 1).bit_length())

@@ -1,0 +1,86 @@
+"""Value and all derivatives in float64 against autograd of the reference, in both regimes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests import tolerances as tol
+from tests.kernels.harness import dense, masked, modules, ragged, randn
+from tests.triton.interpreted.harness import REGIMES, errors, real, small
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+each_regime = pytest.mark.parametrize("regime", REGIMES)
+
+
+def check(problem, K, choice, *, plan=False, seed=0):
+    worst = errors(problem, modules("sinkhorn", K, seed), choice, plan=plan)
+    assert max(worst.values()) <= tol.F64, worst
+
+
+def scaled(problem, length, seed=4):
+    """With scales of both signs, one of them 0."""
+    scale = randn(length, seed=seed)
+    scale[1::4] = 0.0
+    return problem._replace(scale=scale)
+
+
+def zero_priors(problem):
+    """With every third sample of prior 0, hence absent."""
+    q0 = problem.q0.clone()
+    q0.view(-1)[::3] = -torch.inf
+    return problem._replace(q0=q0)
+
+
+# name: (K, plan, problem)
+CASES = {
+    "dense": (2, False, lambda: dense(2, 5, 10)),
+    "the default layer": (1, False, lambda: scaled(dense(2, 6, 10, p0="uniform", q0=False), 10)),
+    "plan of the default layer": (1, True, lambda: scaled(dense(2, 6, 10, p0="uniform", q0=False), 10)),
+    "one scale, four modules": (4, False, lambda: scaled(dense(1, 12, 5, p0="shared"), 1)),
+    "plan, four modules": (4, True, lambda: dense(1, 12, 5, p0="shared")),
+    "holes and an absent set": (2, False, lambda: scaled(masked(3, 6, 7), 7)),
+    "plan with holes": (2, True, lambda: masked(3, 6, 7)),
+    "ptr, sets empty or of one row": (2, False, lambda: scaled(ragged("ptr", [4, 0, 1, 13], 10), 10)),
+    "plan by ptr": (1, True, lambda: scaled(ragged("ptr", [4, 0, 1, 13], 10), 10)),
+    "index in any order": (2, False, lambda: ragged("index", [3, 1, 0, 15], 6, p0="shared")),
+    "plan by index": (2, True, lambda: scaled(ragged("index", [3, 1, 0, 5], 6), 6)),
+    "priors of 0": (2, False, lambda: zero_priors(dense(2, 6, 4, p0="shared"))),
+    "one feature": (2, False, lambda: dense(2, 9, 1)),
+    "one row": (2, False, lambda: dense(2, 1, 9)),
+    "several chunks": (1, False, lambda: scaled(dense(1, 40, 3), 3)),
+    "width 37": (1, False, lambda: scaled(dense(1, 9, 37), 37)),
+    "width 130": (1, False, lambda: scaled(dense(1, 9, 130), 130)),
+    "width 600": (1, False, lambda: dense(1, 9, 600, p0="shared")),
+    "plan of width 600": (1, True, lambda: dense(1, 5, 600, p0="shared")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@each_regime
+def test_case_table(case, regime):
+    K, plan, make = CASES[case]
+    problem = make()
+    check(problem, K, small(regime, problem.X.shape[-1]), plan=plan)
+
+
+@pytest.mark.parametrize("D", [10, 130])
+@each_regime
+def test_with_the_tiles_of_a_gpu(regime, D):
+    check(scaled(ragged("ptr", [3, 70], D), D), 2, real(regime, D, 8))
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+@each_regime
+def test_weights_of_0(regime, zero):
+    problem, weights = dense(1, 6, 5), modules("sinkhorn", 2)
+    weights[zero] = torch.zeros(2, dtype=torch.float64)
+    worst = errors(problem, weights, small(regime, 5))
+    assert max(worst.values()) <= tol.F64, worst
+
+
+@each_regime
+def test_no_rows_and_no_sets(regime):
+    for problem in (ragged("ptr", [0, 0], 3), ragged("index", [], 3)):
+        check(problem, 2, small(regime, 3))
+        check(problem, 2, small(regime, 3), plan=True)

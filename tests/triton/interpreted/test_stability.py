@@ -1,0 +1,170 @@
+"""float32 at every setting of the weights, half precision, NaN, and the bits of a set alone and in a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import uotpool
+from tests import tolerances as tol
+from tests.cases import DECADES
+from tests.kernels.harness import dense, modules, ragged, randn, solved
+from tests.triton.interpreted.harness import REGIMES, forced, small
+from uotpool import uot_plan, uot_pool
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+each_regime = pytest.mark.parametrize("regime", REGIMES)
+
+UNIT = dense(1, 10, 5)
+INPUTS = (UNIT.X, (UNIT.X + 1e4).float().double(), (1e3 * UNIT.X).float().double())
+ORDERS = 4  # of rows, in which the reference is computed: its error is a matter of luck too
+
+
+def derivative(problem, weights, impl):
+    return solved(problem, weights, "sinkhorn", impl=impl)
+
+
+def off(got, want):
+    return float((got.double() - want).abs().max() / want.abs().max())
+
+
+def reference_error(problem, weights, want):
+    """Return the largest error of dX of the reference in float32 over some orders of the rows."""
+    worst = 0.0
+    for turn in range(ORDERS):
+        X, q0 = problem.X.roll(turn, 1), problem.q0.roll(turn, 1)
+        got = derivative(problem._replace(X=X, q0=q0).to(torch.float32), weights, "reference")["X"]
+        # The cotangent of the pooled output is the same whatever the order of rows.
+        worst = max(worst, off(got.roll(-turn, 1), want))
+    return worst
+
+
+@pytest.mark.parametrize(("regime", "step"), [("set", 1), ("chunk", 4)])
+def test_every_cell_of_weights(regime, step):
+    """Results are finite, and dX is as good as the reference's."""
+    for i, alpha0 in enumerate(DECADES[::step]):
+        for j, alpha12 in enumerate(DECADES[::step]):
+            problem = UNIT._replace(X=INPUTS[(i + j) % len(INPUTS)])
+            wide = [torch.full((2,), a, dtype=torch.float64) for a in (alpha0, alpha12, alpha12)]
+            weights = [*(w.float() for w in wide), None]
+            want = derivative(problem, [*wide, None], "reference")["X"]
+            with forced(small(regime, 5)):
+                got = derivative(problem.to(torch.float32), weights, "triton")
+            for name, value in got.items():
+                assert value.isfinite().all(), (alpha0, alpha12, name)
+            bound = max(2 * reference_error(problem, weights, want), tol.TRITON_F32)
+            assert off(got["X"], want) <= bound, (alpha0, alpha12, (i + j) % len(INPUTS))
+
+
+@each_regime
+def test_mass_of_plans(regime):
+    for alpha0 in (DECADES[0], DECADES[-1]):
+        X = (1e3 * UNIT.X).float()
+        with forced(small(regime, 5)):
+            plan = uot_plan(X, alpha0, 1.0, 1.0, K=2, impl="triton")
+        assert (plan >= 0).all()
+        assert abs(float(plan.double().sum()) - 1) <= tol.MASS_F32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each_regime
+def test_half_precision_is_read_as_it_is(regime, dtype):
+    """The results are those of the same numbers in float32, rounded; the interpreter cuts bfloat16 off."""
+    found = []
+    for X in (UNIT.X.to(dtype), UNIT.X.to(dtype).float()):
+        X.requires_grad_()
+        with forced(small(regime, 5)):
+            y = uot_pool(X, 0.5, 1.0, 1.0, scale=torch.arange(1.0, 6.0), K=1, impl="triton")
+            (dX,) = torch.autograd.grad(y, X, torch.ones_like(y))
+        assert y.dtype == dX.dtype == X.dtype
+        found.append((y.detach().to(dtype), dX.to(dtype)))
+    eps = torch.finfo(dtype).eps
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=eps, atol=eps * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@each_regime
+def test_what_is_not_finite_spoils_its_set_alone(regime, bad):
+    """Even where the scale of its feature is 0, in values and derivatives."""
+    problem = ragged("ptr", [3, 4, 12], 4)
+    scale = torch.tensor([1.0, 0.0, -1.0, 2.0]).double()
+    spoilt = problem.X.clone()
+    spoilt[5, 1] = bad
+    found = []
+    with uotpool.check(False), forced(small(regime, 4)):
+        for given in (problem.X, spoilt):
+            X = given.clone().requires_grad_()
+            y = uot_pool(X, 0.5, 1.0, 1.0, K=1, scale=scale, impl="triton", **problem.layout)
+            found.append((y.detach(), torch.autograd.grad(y.sum(), X)[0]))
+        plan = uot_plan(spoilt, 0.5, 1.0, 1.0, K=1, scale=scale, impl="triton", **problem.layout)
+    (clean, d_clean), (got, d_got) = found
+    assert got[1].isnan().all()
+    assert plan[3:7].isnan().all()
+    assert torch.equal(got[::2], clean[::2])
+    others = [*range(3), *range(7, 19)]
+    assert torch.equal(d_got[others], d_clean[others])
+    assert plan[others].isfinite().all()
+
+
+@each_regime
+def test_bits_of_a_set_alone_and_in_a_batch(regime):
+    """Whatever the other sets and the padding are, and if it comes by an index."""
+    problem = ragged("ptr", [3, 25, 2], 6)
+    scale, dy = randn(6, seed=3), randn(1, 6, seed=5)
+    part = slice(3, 28)
+
+    def run(X, **layout):
+        X = X.clone().requires_grad_()
+        y = uot_pool(X, 0.5, 1.0, 0.7, K=2, scale=scale, impl="triton", **layout)
+        return y.detach(), torch.autograd.grad(y, X, dy.expand_as(y))[0]
+
+    with forced(small(regime, 6)):
+        y, dX = run(problem.X, **problem.layout)
+        y_alone, dX_alone = run(problem.X[part])
+        padded = torch.full((2, 30, 6), torch.nan, dtype=torch.float64)
+        padded[1, :25] = problem.X[part]
+        mask = torch.zeros(2, 30, dtype=torch.bool)
+        mask[1, :25] = True
+        y_padded, dX_padded = run(padded, mask=mask)
+        order = torch.randperm(30, generator=torch.Generator().manual_seed(0)).sort(stable=True)[1]
+        index = problem.set_of[order]
+        back = index.sort(stable=True)[1]
+        rows = torch.empty_like(problem.X)
+        rows[back] = problem.X
+        y_index, dX_index = run(rows, index=index, dim_size=3)
+    assert torch.equal(y[1:2], y_alone)
+    assert torch.equal(dX[part], dX_alone)
+    assert torch.equal(y_padded[1:], y_alone)
+    assert torch.equal(dX_padded[1, :25], dX_alone)
+    assert (y_padded[0] == 0).all()
+    assert (dX_padded[0] == 0).all()
+    assert torch.equal(y_index, y)
+    assert torch.equal(dX_index[back], dX)
+
+
+@each_regime
+def test_offsets_out_of_range_touch_no_other_memory(regime):
+    """Kernels clamp them: an assertion on a GPU reports them later. The interpreter would crash."""
+    from uotpool.backends.triton import calls
+    from uotpool.backends.triton.arguments import Arguments
+
+    X, weights = randn(9, 4), torch.ones(3, 1, dtype=torch.float64)
+    for ptr in ([-5, 4, 100], [7, 2, 9], [0, 2**40, 9]):
+        p = Arguments(X, torch.tensor(ptr), None, None, 0, None, None, weights, None, 2, "sinkhorn", False)
+        _, saved = calls.forward(p, choice=small(regime, 4))
+        calls.backward(torch.ones(2, 4).double(), p, saved, [True] * 5, choice=small(regime, 4))
+    order = torch.tensor([-1, 2**40, 2, 3, 4, 5, 6, 7, 8])
+    p = p._replace(ptr=torch.tensor([0, 4, 9]), order=order)
+    calls.forward(p, choice=small(regime, 4))
+
+
+def test_results_of_both_regimes_agree():
+    """Within the promise of 4 roundings of the natural scale, X / alpha0."""
+    problem, weights = dense(1, 20, 6), [w.float() if w is not None else None for w in modules("sinkhorn", 2)]
+    found = []
+    for regime in REGIMES:
+        with forced(small(regime, 6)):
+            found.append(derivative(problem.to(torch.float32), weights, "triton")["value"])
+    scale = float(problem.X.abs().max() / weights[0].min())
+    assert (found[0] - found[1]).abs().max() <= 4 * torch.finfo(torch.float32).eps * (1 + scale)

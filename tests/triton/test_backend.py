@@ -1,0 +1,108 @@
+"""When the GPU kernels are taken, and what is said where they are not; nothing here needs triton or a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from uotpool import backends, cli, explain_impl, uot_pool
+from uotpool.backends.triton import backend
+from uotpool.backends.triton.backend import TRITON
+from uotpool.solvers import SOLVERS
+
+EXACT = backends.SolverOptions(SOLVERS["sinkhorn"])
+
+
+@pytest.fixture
+def usable(monkeypatch):
+    """As where triton is installed."""
+    monkeypatch.setattr(backend, "_REASON", "")
+
+
+def chosen(solver="sinkhorn", D=3, device="cuda", dtype=torch.float32, **options):
+    """Return the name of the backend for a GPU that is not there."""
+    with FakeTensorMode():
+        X = torch.empty(2, 5, D, device=device, dtype=dtype)
+        return backends.choose(X, 1, backends.SolverOptions(SOLVERS[solver], **options)).name
+
+
+def test_what_a_gpu_tensor_gets(usable):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        assert chosen(dtype=dtype) == "triton"
+    assert chosen(D=1024) == "triton"
+    assert chosen(D=1025) == "reference"
+    assert chosen("badmm-e") == "triton"
+    assert chosen("badmm-q") == "reference"
+    assert chosen(formulation="paper") == chosen(converged=True) == "reference"
+    assert chosen(device="meta") == "reference"
+
+
+def test_reasons(usable, monkeypatch):
+    with FakeTensorMode():
+        X = torch.empty(2, 5, 1025, device="cuda")
+        assert "triton expects at most 1024 features, got a float32 tensor of shape" in explain_impl(X)
+        X = torch.empty(2, 5, 3, device="cuda")
+        assert explain_impl(X) == (
+            "triton; cpu expects a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and "
+            "ONNX export, got a float32 tensor of shape (2, 5, 3) on cuda:0"
+        )
+        assert "triton has no kernel for solver='badmm-q'" in explain_impl(X, "badmm-q")
+        monkeypatch.setattr(backend, "_REASON", "no such thing")
+        assert explain_impl(X).endswith("triton cannot be used: no such thing")
+        assert explain_impl(X).startswith("reference; ")
+    assert explain_impl(torch.rand(2, 3)) == "cpu"
+
+
+def test_an_old_gpu_gets_the_reference(usable, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 0))
+    with FakeTensorMode():
+        X = torch.empty(2, 5, 3, device="cuda")
+        assert TRITON.refuses_input(X) == "a GPU of compute capability 7.5 or newer (this one has 7.0)"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    with FakeTensorMode():
+        assert TRITON.refuses_input(torch.empty(2, 5, 3, device="cuda")) == ""
+
+
+@pytest.mark.parametrize(("version", "reason"), [("3.1.0", "triton 3.2 or newer, got 3.1.0"), ("3.10.0", "")])
+def test_versions_of_triton(monkeypatch, version, reason):
+    monkeypatch.setattr(backend.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    assert reason in backend._missing()
+    assert bool(reason) == bool(backend._missing())
+    monkeypatch.setattr(backend.util, "find_spec", lambda name: None)
+    assert "not installed" in backend._missing()
+
+
+def test_a_named_backend_that_cannot_be_used(monkeypatch):
+    X = torch.rand(2, 3, 4)
+    monkeypatch.setattr(backend, "_REASON", "no triton")
+    with pytest.raises(ValueError, match="impl: 'triton' cannot be used: no triton; use impl='auto'"):
+        uot_pool(X, 1.0, 1.0, 1.0, impl="triton")
+    monkeypatch.setattr(backend, "_REASON", "")
+    with pytest.raises(ValueError, match='X: expected for impl="triton" a tensor on a CUDA or ROCm GPU, got'):
+        uot_pool(X, 1.0, 1.0, 1.0, impl="triton")
+
+
+def test_info(usable, monkeypatch):
+    assert (
+        "triton    available (solver='sinkhorn' and 'badmm-e' on CUDA and ROCm tensors; this torch sees no GPU)"
+        in cli.info()
+    )
+    monkeypatch.setattr(backend, "_REASON", "no triton")
+    assert "triton    not available: no triton" in cli.info()
+
+
+def test_import_leaves_triton_alone():
+    """Nor does a call on the CPU import it, or ask for a backend."""
+    code = (
+        "import sys, torch, uotpool; X = torch.rand(2, 3, 4); uotpool.uot_pool(X, 1.0, 1.0, 1.0);"
+        "uotpool.explain_impl(X.to('meta')); print('triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
