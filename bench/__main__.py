@@ -25,7 +25,10 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="what to measure, of those below (default: all)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="what to measure, of those below (default: all but " + ", ".join(measurements.NAMED) + ")",
     )
     parser.add_argument(
         "--threads", type=int, nargs="+", default=None, metavar="N", help="default: 1 2 (with --quick, 1)"
@@ -106,7 +109,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     comparisons: list[Comparison] = []
-    for name in args.names or measurements.NAMES:
+    for name in args.names or measurements.default():
         start = time.perf_counter()
         torch.manual_seed(0)
         measurement = measurements.load(name)

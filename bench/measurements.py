@@ -15,15 +15,24 @@ from bench.session import Session
 
 NAMES = (
     # of time and memory
-    *("speed", "scale", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "deploy"),
+    *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
+    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed"),
     # of what the solvers find
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
     # of what learns
-    "witnesses",
+    *("witnesses", "heat-maps", "retrieval", "sentences"),
+    # of the GPU kernels
+    *("gpu", "gpu-static", "gpu-launches", "gpu-model"),
 )
+# Those that run only when they are named: one needs a GPU, the others triton and minutes of its compiler.
+NAMED = ("gpu", "gpu-static", "gpu-launches", "gpu-model")
 # The figure of `uotpool figure` that is drawn from a measurement, which --renew writes to results/bench.
 FIGURES = {entry.measurement: name for name, entry in figures.FIGURES.items() if entry.measurement is not None}
+
+
+def default() -> tuple[str, ...]:
+    """Return what runs if nothing is named."""
+    return tuple(name for name in NAMES if name not in NAMED)
 
 
 class Measurement(NamedTuple):

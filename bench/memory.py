@@ -23,6 +23,7 @@ NOTE = (
 )
 SIZE_OF_X = "size of X"
 EAGER = "-paper"  # op by op
+DEFAULT = "uotp"  # with a scale per feature
 
 
 class Probe(NamedTuple):
@@ -37,25 +38,24 @@ def measure(session: Session) -> list[Comparison]:
     solvers = tuple(SOLVERS)[: 1 if session.quick else None]
     threads = max(session.threads)  # each thread has its scratch
     probes = [_uot(size, solver, BOTH, K) for solver in solvers for K in (FEW, MANY)]
-    probes.append(_uot(bag, "sinkhorn", FORWARD, FEW))
-    if not session.quick:
-        probes += [_uot(bag, "sinkhorn", BOTH, FEW), _uot(size, "sinkhorn", BOTH, FEW, eager=True)]
+    if not session.quick:  # each is a process
+        probes += [_uot(bag, "sinkhorn", mode, FEW) for mode in (FORWARD, BOTH)]
+        probes.append(_uot(size, "sinkhorn", BOTH, FEW, eager=True))
     alone = [_uot(_large(session), solver, BOTH, FEW) for solver in solvers]
+    alone.append(Probe(_slide(session), DEFAULT, {}, BOTH))
 
     rows: list[Comparison] = []
     extra: dict[tuple[str, int], float] = {}
     measured = measure_all(session, probes, threads) + measure_all(session, alone, 1)
     for probe, used in zip(probes + alone, measured, strict=True):
-        solver, K, eager = (
-            probe.name.removeprefix("uotp-").removesuffix(EAGER),
-            probe.options["K"],
-            _eager(probe),
-        )
+        solver = "sinkhorn" if probe.name == DEFAULT else probe.name.removeprefix("uotp-").removesuffix(EAGER)
+        K, eager = probe.options.get("K", 1), _eager(probe)
         case = Case("memory", show(probe.size), solver, probe.mode, 1 if probe in alone else threads)
         B, N, D = probe.size
-        name = f"extra, K={K}" + (" (eager)" if eager else "")
+        layer = ", the default layer" if probe.name == DEFAULT else ""
+        name = f"extra, K={K}{layer}" + (" (eager)" if eager else "")
         rows.append(memory(case, name, SIZE_OF_X, used, 4.0 * B * N * D, _target(probe, size), NOTE))
-        if probe.size == size and not eager:
+        if probe.size == size and not eager and probe not in alone:
             extra[solver, K] = used
     for solver in solvers:
         case = Case("memory", show(size), solver, BOTH, threads)
@@ -86,7 +86,14 @@ def _large(session: Session) -> Size:
     return (1, 2000, 512) if session.quick or only_reference() else (1, 10_000, 512)
 
 
+def _slide(session: Session) -> Size:
+    """Return the size of the patches of a slide of pathology, as features of an encoder."""
+    return (1, 3000, 256) if session.quick or only_reference() else (1, 100_000, 1024)
+
+
 def _target(probe: Probe, size: Size) -> Target | None:
+    if probe.name == DEFAULT:
+        return at_most(2.3)
     if probe.size[0] == 1 and probe.size[2] == 512 and probe.mode == BOTH:
         return at_most(6 if probe.name == "uotp-badmm-q" else 2.2)
     if probe.name != "uotp-sinkhorn" or _eager(probe):

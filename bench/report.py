@@ -12,6 +12,8 @@ from rich.table import Table
 
 from bench.rows import HEADINGS, MICROSECONDS, NOTE_END, PART, SLOPE, Comparison, Finding
 
+END = "<!-- end -->"  # after a table that a measurement writes into a page
+
 Rows = Sequence[Comparison] | Sequence[Finding]
 
 
@@ -41,6 +43,15 @@ def write_csv(path: Path, rows: Rows, facts: Mapping[str, str]) -> None:
         writer = csv.DictWriter(file, [*names, *facts], lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
+
+
+def rewrite(page: Path, begin: str, text: str) -> None:
+    """Put a table of a measurement between the marks of the page: `begin`, and `END`."""
+    before, _, rest = page.read_text().partition(begin)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise SystemExit(f"bench: {page} has no place for the table ({begin} ... {END})")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{mark}{after}")
 
 
 def print_rows(console: Console, rows: Rows) -> None:

@@ -10,29 +10,38 @@ from uotpool.backends.cpu.backend import CPU
 
 # The files that take longest, the longest first: one that began last would be waited for. The others are short.
 LONGEST = (
+    "tests/triton/test_interpreted.py",
     "tests/test_deploy.py",
-    "experiments/tests/runs/test_sweep.py",
-    "tests/test_runtime.py",
     "experiments/tests/runs/test_executors.py",
-    "experiments/tests/test_figures.py",
-    "experiments/tests/test_hostile.py",
+    "experiments/tests/runs/test_sweep.py",
     "tests/test_bench.py",
+    "tests/test_runtime.py",
+    "experiments/tests/test_hostile.py",
+    "tests/zoo/test_contract.py",
+    "experiments/tests/test_figures.py",
+    "tests/kernels/test_against_reference.py",
+    "tests/test_vision_transformers.py",
     "experiments/tests/test_demo.py",
     "experiments/tests/tasks/test_image_resume.py",
-    "tests/kernels/test_torch.py",
-    "tests/zoo/test_contract.py",
-    "tests/test_build.py",
-    "tests/kernels/test_against_reference.py",
+    "tests/test_sentence_transformers.py",
+    "tests/test_sentences.py",
     "tests/test_gradients.py",
-    "tests/kernels/test_isa.py",
+    "tests/test_build.py",
+    "tests/kernels/test_torch.py",
     "experiments/tests/tasks/test_mil.py",
-    "tests/test_optimality.py",
     "tests/test_stability.py",
-    "experiments/tests/datasets/test_graphs.py",
-    "tests/test_docs.py",
+    "tests/kernels/test_scale.py",
     "experiments/tests/tasks/test_fingerprint.py",
-    "experiments/tests/test_explorer_server.py",
     "tests/kernels/test_memory.py",
+    "tests/test_ddp.py",
+    "tests/test_optimality.py",
+    "tests/test_docs.py",
+    "tests/kernels/test_windows.py",
+    "experiments/tests/test_explorer_server.py",
+    "tests/kernels/test_stability.py",
+    "tests/kernels/test_isa.py",
+    "tests/test_fuzz.py",
+    "tests/test_docs_site.py",
 )
 
 
@@ -53,8 +62,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _checked_and_seeded():
-    """Values are checked in tests (`uotpool.check`), and every test starts from the same seed."""
-    torch.manual_seed(0)
+    """Values are checked in tests (`uotpool.check`), and every test starts from the same seed.
+
+    The seed is the CPU's alone: `torch.manual_seed` also keeps its caller's stack, once for each kind of GPU.
+    """
+    torch.default_generator.manual_seed(0)
     with uotpool.check(True):
         yield
 
@@ -65,4 +77,21 @@ def every_implementation(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "reference":
             patch.setattr(CPU, "unavailable", lambda: "this test is of the reference")
+        yield
+
+
+@pytest.fixture
+def inductor():
+    """Inductor with nothing compiled that it could do without, which takes longer than the program.
+
+    Those are programs that try out instruction sets, whose flags it has read before, and precompiled headers.
+    """
+    from torch._inductor import config
+
+    lean = {
+        "cpp.vec_isa_ok": True,
+        "cpp_cache_precompile_headers": False,
+        "aot_inductor.precompile_headers": False,
+    }
+    with config.patch({name: value for name, value in lean.items() if hasattr(config, name)}):
         yield

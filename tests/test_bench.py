@@ -19,15 +19,16 @@ import torch
 pytest.importorskip("matplotlib")
 pytest.importorskip("ot")
 pytest.importorskip("rich")
+pytest.importorskip("sentence_transformers")
 pytest.importorskip("torch_geometric")
 
 from uotpool_experiments.datasets import status
 
-from bench import measurements, swap, zoo
+from bench import default, measurements, swap, zoo
 from bench.__main__ import csv_path, main, make_parser, make_session
 from bench.cases import WrongAnswerError, layer, truth, verify
 from bench.growth import Sweep
-from bench.report import markdown, write_csv
+from bench.report import END, markdown, rewrite, write_csv
 from bench.rows import PART, at_least, at_most, judge, spread
 from bench.timing import Job, fastest, interleaved, samples
 from uotpool import resolve_impl
@@ -36,10 +37,14 @@ from uotpool.zoo import ENTRIES
 
 ROOT = Path(__file__).parent.parent
 COMPARISONS = (
-    *("speed", "scale", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "deploy"),
+    *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
+    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed"),
 )
-FINDINGS = ("convergence", "gap-map", "propositions", "stability", "structural-zeros", "witnesses")
+FINDINGS = (
+    *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
+    *("witnesses", "heat-maps", "retrieval", "sentences"),
+)
+NO_PROMISES = ("default", "pot", "zoo", "mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed")
 FACTS = {"machine", "isa", "python", "torch", "torch_geometric", "pot", "uotpool", "commit", "repeats"}
 COLUMNS = {
     *("benchmark", "size", "solver", "mode", "threads", "candidate", "baseline", "candidate_us", "baseline_us"),
@@ -84,13 +89,15 @@ def test_comparisons(quick, name):
                 assert number > 0, (row, column)
         assert all(row[column] for column in ("size", "solver", "mode", "threads", "candidate", "baseline"))
         assert all(row[column] for column in ("machine", "isa", "python", "torch", "commit", "repeats"))
-    if name not in ("pot", "zoo", "mil", "graph", "svm", "swap", "deploy"):  # nothing was promised there
+    if name not in NO_PROMISES:
         assert any(row["target"] for row in rows)
 
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_findings(quick, name):
     printed, folder = quick
+    if name == "retrieval" and not status("cifar10-subset").present:
+        pytest.skip("cifar10-subset is not at hand")
     with (folder / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows
@@ -100,7 +107,8 @@ def test_findings(quick, name):
 
 
 def test_every_measurement_says_in_a_line_what_it_measures():
-    assert {*COMPARISONS, *FINDINGS} == set(measurements.NAMES)
+    assert {*COMPARISONS, *FINDINGS, *measurements.NAMED} == set(measurements.NAMES)
+    assert {*COMPARISONS, *FINDINGS} == set(measurements.default())
     helped = make_parser().format_help()
     for name in measurements.NAMES:
         assert re.search(rf"^  {name} +{re.escape(measurements.about(name))}$", helped, re.MULTILINE)
@@ -180,9 +188,32 @@ def test_the_table_of_costs_is_that_of_the_committed_measurement(tmp_path):
         table = zoo.table(list(csv.DictReader(file)))
     page = (ROOT / "docs/poolings.md").read_text()
     (tmp_path / "page.md").write_text(page.replace(table, "an old one"))
-    zoo.rewrite(tmp_path / "page.md", table)
+    rewrite(tmp_path / "page.md", zoo.BEGIN, table)
     assert (tmp_path / "page.md").read_text() == page
     assert table in page
+
+
+def test_the_table_of_the_default_layer(quick, tmp_path):
+    """It has a line for each rival and mode, from the measurement; its place is in the page of the kernels."""
+    _, folder = quick
+    with (folder / "default.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["baseline"] for line in lines] == list(default.RIVALS) * 2
+    table = default.table(lines)
+    assert table.count("as a multiple of") == 2 * len(default.RIVALS)
+    first = lines[0]
+    assert f"| forward, as a multiple of {first['baseline']} | {float(first['ratio']):.2f} |" in table
+    assert f"| forward, microseconds | {float(first['candidate_us']):.0f} |" in table
+    assert f"commit {first['commit']}, 1 thread." in table
+    page = (ROOT / "docs/kernels.md").read_text()
+    (tmp_path / "page.md").write_text(page)
+    rewrite(tmp_path / "page.md", default.BEGIN, table)
+    renewed = (tmp_path / "page.md").read_text()
+    before, after = page.split(default.BEGIN)
+    assert renewed == f"{before}{default.BEGIN}\n\n{table}\n\n{END}{after.partition(END)[2]}"
+    (tmp_path / "page.md").write_text("no place")
+    with pytest.raises(SystemExit, match="has no place for the table"):
+        rewrite(tmp_path / "page.md", default.BEGIN, table)
 
 
 def test_a_wrong_answer_is_not_timed():

@@ -111,6 +111,7 @@ def test_errors_of_files_are_one_line_and_others_a_traceback(monkeypatch, capsys
         assert capsys.readouterr().err == f"uotpool info: error: {shown}"
 
 
+@pytest.mark.process
 def test_a_closed_pipe_ends_without_a_message():
     code = "import sys; from uotpool.cli import main; sys.stdin.readline(); main(['info'])"
     pipe = subprocess.PIPE

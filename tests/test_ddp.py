@@ -21,7 +21,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"solver": solver, "formulation": formulation, "K": K, "p0": "learned", "q0": "learned"}
     for solver in SOLVERS
     for formulation in FORMULATIONS
-    for K in (1, 2, 4)
+    for K in (1, 2)
 ]
 SETTINGS += [{"solver": solver, "K": "converged", "p0": "learned", "q0": "learned"} for solver in SOLVERS]
 SETTINGS += [{"alpha0": 0.1, "K": 2, "shared": True}]  # with a buffer, that DDP sends around

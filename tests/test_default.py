@@ -94,6 +94,17 @@ def test_fixed_weights_follow_what_is_loaded_and_the_dtype():
     assert torch.equal(pool(X), first)
 
 
+def test_a_layer_that_was_used_in_inference_mode_can_learn():
+    """Encoders evaluate in that mode, whose tensors no backward may keep: none stays behind in the layer."""
+    pool, X = UOTPooling(D), randn(2, 3, D, dtype=torch.float32)
+    with torch.inference_mode():
+        before = pool(X)
+    after = pool(X)
+    after.sum().backward()
+    assert torch.equal(after, before)
+    assert pool.raw_scale.grad.abs().sum() > 0
+
+
 @pytest.mark.parametrize("old", OLD, ids=[json.dumps(old["options"]) for old in OLD])
 def test_a_state_of_version_0_1_gives_its_output_in_the_classic_layer(old):
     state = {name: torch.tensor(value, dtype=torch.float64) for name, value in old["state"].items()}

@@ -158,30 +158,45 @@ def test_export_of_images_of_any_size(name, impl):
         close(program(randn(*size)), layer(randn(*size)))
 
 
-class Windows(nn.Module):
-    """Two kinds of windows at once, with few operations, as this exporter is slow."""
+class Poolings(nn.Module):
+    """Poolings of sets, between other layers, and of windows, with few operations, as this exporter is slow."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pools = nn.ModuleList([UOTPool2d(D, 2, K=1), UOTPool2d(D, 3, 2, ceil_mode=True, K=1)])
+        self.before = nn.Linear(5, D)
+        self.pools = nn.ModuleList(UOTPooling.classic(D, solver=s, K=1, q0="learned") for s in SOLVERS)
+        self.after = nn.Linear(len(SOLVERS) * D, 2)
+        self.windows = nn.ModuleList([UOTPool2d(D, 2, K=1), UOTPool2d(D, 3, 2, ceil_mode=True, K=1)])
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return [pool(x) for pool in self.pools]
+    def forward(self, X: Tensor, images: Tensor) -> list[Tensor]:
+        X = self.before(X.transpose(1, 2)).relu()
+        pooled = torch.cat([pool(X) for pool in self.pools], -1)
+        return [self.after(pooled), pooled, *(pool(images) for pool in self.windows)]
 
 
-def test_onnx_by_export_of_images_of_any_size():
+def test_onnx_by_export_of_sets_and_images_of_any_size():
+    """Plain operations that any runtime has; the same as the kernels give. All by one export."""
+    onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    model = Windows().eval()
+    model = Poolings().eval()
+    sizes = ({0: Dim("sets"), 2: Dim("N")}, dynamic())
+    example = (randn(3, 5, 6), randn(*SIZES[0]))
     program = torch.onnx.export(
-        model, (randn(*SIZES[0]),), dynamo=True, dynamic_shapes=(dynamic(),), verbose=False, optimize=False
+        model, example, dynamo=True, dynamic_shapes=sizes, verbose=False, optimize=False
     )
     file = io.BytesIO()
     program.save(file)
+    graph = onnx.load_from_string(file.getvalue())
+    operators = [(n.domain, n.op_type) for f in (graph.graph, *graph.functions) for n in f.node]
+    assert ("", "Exp") in operators
+    assert not [name for name in operators if "uotpool" in str(name)]
     session = runtime.InferenceSession(file.getvalue())
-    (name,) = (i.name for i in session.get_inputs())
-    for size in SIZES:
-        for got, want in zip(session.run(None, {name: randn(*size).numpy()}), model(randn(*size)), strict=True):
+    names = [i.name for i in session.get_inputs()]
+    for (B, N), size in zip(((3, 6), (1, 1), (5, 40)), SIZES, strict=True):
+        given = (randn(B, 5, N), randn(*size))
+        results = session.run(None, dict(zip(names, (x.numpy() for x in given), strict=True)))
+        for got, want in zip(results, model(*given), strict=True):
             close(torch.from_numpy(got), want)
 
 
@@ -207,7 +222,7 @@ class Both(nn.Module):
 @pytest.mark.skipif(
     not hasattr(torch._inductor, "aoti_compile_and_package"), reason="this torch has no packages of AOTInductor"
 )
-def test_aotinductor_on_another_number_of_sets(tmp_path):
+def test_aotinductor_on_another_number_of_sets(inductor, tmp_path):
     """With the kernels it is a call of their operator; the reference is compiled. Both by one compilation."""
     model = Both().eval()
     program = torch.export.export(model, (randn(2, 5, D),), dynamic_shapes=({0: Dim("B")},))

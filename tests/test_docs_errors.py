@@ -47,7 +47,17 @@ def without_pyg(patch):
     importlib.import_module("uotpool.pyg")
 
 
-NO_CODE = {"The kernels are not there": without_kernels, "PyTorch Geometric is not installed": without_pyg}
+def without_sentence_transformers(patch):
+    patch.setitem(sys.modules, "sentence_transformers.sentence_transformer.modules", None)
+    patch.delitem(sys.modules, "uotpool.integrations.sentence_transformers", raising=False)
+    importlib.import_module("uotpool.integrations.sentence_transformers")
+
+
+NO_CODE = {
+    "The kernels are not there": without_kernels,
+    "PyTorch Geometric is not installed": without_pyg,
+    "sentence-transformers is not installed": without_sentence_transformers,
+}
 
 
 def said(function, *args):
@@ -88,8 +98,12 @@ def test_the_message_is_real(title, monkeypatch, capsys, tmp_path):
     pytest.importorskip("rich")
     if "sagp" in SECTIONS[title]:
         pytest.importorskip("torch_geometric")
+    if "sentence_transformers" in SECTIONS[title]:
+        pytest.importorskip("sentence_transformers")
     if "--ray" in SECTIONS[title]:
         pytest.importorskip("ray")
+    if "from transformers" in SECTIONS[title]:
+        pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(ROOT / "results")
     namespace: dict[str, object] = {}

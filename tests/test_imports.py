@@ -50,7 +50,7 @@ import importlib, runpy, sys
 import torch
 import uotpool
 print(uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0).tolist())
-for name in {OPTIONAL!r} + ("uotpool.pyg",):
+for name in {OPTIONAL!r} + ("uotpool.pyg", "uotpool.integrations.sentence_transformers"):
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -91,16 +91,19 @@ def alone(tmp_path_factory):
     return subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 def test_works_with_torch_alone(alone):
     lines = ["[[1.0, 1.0, 1.0]]"]
     lines += [f"{name} lacks {name}" for name in OPTIONAL]
     lines += ["uotpool.pyg lacks torch_geometric"]
+    lines += ["uotpool.integrations.sentence_transformers lacks sentence_transformers"]
     assert alone.stdout.splitlines()[: len(lines)] == lines, alone.stderr
 
 
+@pytest.mark.process
 def test_info_with_torch_alone(alone):
     assert alone.returncode == 0, alone.stderr
-    info = alone.stdout.partition("uotpool.pyg lacks torch_geometric\n")[2]
+    info = alone.stdout.partition(" lacks sentence_transformers\n")[2]
     assert info.startswith(f"uotpool {uotpool.__version__}\n")
     for expected in (f"torch   {torch.__version__}", *SOLVERS, *available(), *available().values()):
         assert expected in info

@@ -12,7 +12,7 @@ from uotpool import CLASSIC, UOTPooling
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import MessagePassing, SAGEConv, aggr
+from torch_geometric.nn import GATConv, MessagePassing, SAGEConv, aggr
 from torch_geometric.nn.models import GIN
 
 from uotpool.integrations.pyg import UOTAggregation
@@ -143,18 +143,94 @@ def test_stock_model_on_a_batch():
     assert all(not torch.equal(p, q) for p, q in zip(before, model.readout.parameters(), strict=True))
 
 
+def test_more_dimensions_are_pooled_as_stock_aggregations_pool_them():
+    """Along any dimension but the last; each head by itself, as a call of its own would."""
+    aggregation = UOTAggregation(D).double()
+    index, ptr = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([0, 2, 2, 5])
+    stock = aggr.SoftmaxAggregation(t=1.0)
+    for shape, dim in (((5, 3, D), 0), ((3, 5, D), -2), ((2, 5, 3, D), 1), ((2, 3, 5, D), 2)):
+        x = randn(*shape).requires_grad_()
+        y = aggregation(x, index, dim_size=4, dim=dim)
+        assert y.shape == stock(x, index, dim_size=4, dim=dim).shape
+        heads = x.movedim(dim, -2).reshape(-1, 5, D)
+        alone = torch.stack([aggregation(head, index, dim_size=4) for head in heads])
+        close(y.movedim(dim, -2).reshape(-1, 4, D), alone)
+        ours = torch.autograd.grad(y.square().sum(), x, retain_graph=True)
+        close(ours, torch.autograd.grad(alone.square().sum(), x))
+        close(aggregation(x, ptr=ptr, dim=dim), aggregation(x, index, dim_size=3, dim=dim))
+        assert torch.equal(aggregation(x, index, ptr=ptr, dim=dim), aggregation(x, ptr=ptr, dim=dim))
+    close(aggregation(randn(5, 3, D), dim=0), aggregation(randn(5, 3, D), torch.zeros_like(index), dim=0))
+
+
+def test_a_convolution_with_several_heads():
+    """GATConv aggregates messages (edges, heads, features)."""
+    torch.manual_seed(0)
+    conv = GATConv(D, 6, heads=3, aggr=UOTAggregation(6)).double()
+    y = conv(randn(NODES, D), EDGES)
+    assert y.shape == (NODES, 18)
+    y.square().sum().backward()
+    assert conv.aggr_module.pool.raw_scale.grad.abs().sum() > 0
+    mean = GATConv(D, 6, heads=3, aggr="mean").double()
+    start = GATConv(D, 6, heads=3, aggr=UOTAggregation(6, start="mean")).double()
+    start.load_state_dict(mean.state_dict(), strict=False)
+    close(start(randn(NODES, D), EDGES), mean(randn(NODES, D), EDGES))
+
+
+def test_by_name_after_one_line(monkeypatch):
+    """PyG resolves names among the classes of its module; nothing else is needed there."""
+    # The page for graphs shows this line too, and its test may have run it in this process before.
+    monkeypatch.delattr(aggr, "UOTAggregation", raising=False)
+    with pytest.raises(ValueError, match="Could not resolve 'uot'"):
+        SAGEConv(D, D, aggr="uot", aggr_kwargs={"dim": D})
+    monkeypatch.setattr(aggr, "UOTAggregation", UOTAggregation, raising=False)
+    conv = SAGEConv(D, D, aggr="uot", aggr_kwargs={"dim": D, "start": "mean"}).double()
+    assert isinstance(conv.aggr_module, UOTAggregation)
+    mean = SAGEConv(D, D, aggr="mean").double()
+    mean.load_state_dict(conv.state_dict(), strict=False)
+    close(conv(randn(NODES, D), EDGES), mean(randn(NODES, D), EDGES))
+    both = aggr.MultiAggregation(["mean", "uot"], aggrs_kwargs=[{}, {"dim": D}]).double()
+    assert both(randn(NODES, D), torch.zeros(NODES, dtype=torch.long)).shape == (1, 2 * D)
+
+
+def test_a_compiled_stock_model():
+    """One graph without breaks: convolutions with UOT messages, several aggregations, a UOT readout."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = SAGEConv(D, D, aggr=UOTAggregation(D))
+            self.gat = GATConv(D, D, heads=2, concat=False, add_self_loops=False, aggr=UOTAggregation(D))
+            self.readout = aggr.MultiAggregation([UOTAggregation(D), "max"])
+
+        def forward(self, x, edge_index, index, count: int):
+            return self.readout(self.gat(self.conv(x, edge_index), edge_index), index, dim_size=count)
+
+    torch.manual_seed(0)
+    model = Model().double()
+    given = randn(NODES, D), EDGES, torch.tensor([0, 0, 0, 1, 1]), 2
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    close(compiled(*given), model(*given))
+    compiled(*given).sum().backward()
+    assert all(p.grad is not None for p in model.readout.parameters())
+
+
 def test_wrong_dimensions_are_named():
     aggregation = UOTAggregation(D)
-    with pytest.raises(
-        ValueError, match=r"x: expected a tensor \(nodes, features\), got .* of shape \(2, 5, 4\)"
-    ):
-        aggregation(torch.zeros(2, 5, D), torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="dim: expected 0 or -2"):
-        aggregation(torch.zeros(5, D), torch.zeros(D, dtype=torch.int64), dim=-1)
-    with pytest.raises(ValueError, match=r"X: expected 4 features .* \(5, 3\)"):
-        aggregation(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="index: expected values"):
-        aggregation(torch.zeros(5, D), torch.tensor([0, 0, 1, 2, 3]), dim_size=2)
+    none = torch.zeros(5, dtype=torch.int64)
+    cases = [
+        (
+            (torch.zeros(5), none, {"dim": 0}),
+            r"x: expected a tensor \(nodes, features\), got .* of shape \(5,\)",
+        ),
+        ((torch.zeros(5, D), torch.zeros(D, dtype=torch.int64), {"dim": -1}), "dim: expected a dimension of x"),
+        ((torch.zeros(2, 5, D), none, {"dim": 2}), "dim: expected a dimension of x"),
+        ((torch.zeros(5, 3), none, {}), r"X: expected 4 features .* \(5, 3\)"),
+        ((torch.zeros(5, D), torch.tensor([0, 0, 1, 2, 3]), {"dim_size": 2}), "index: expected values"),
+        ((torch.zeros(2, 5, D), torch.tensor([0, 0, 1, 2, 3]), {"dim_size": 2}), "index: expected values"),
+    ]
+    for (x, index, options), message in cases:
+        with pytest.raises(ValueError, match=message):
+            aggregation(x, index, **options)
 
 
 def test_reset_parameters():

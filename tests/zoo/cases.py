@@ -18,6 +18,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "swe": {"references": 5},
     "gmt": {"seeds": 2},
     "diffpool": {"clusters": 3},
+    "netvlad": {"clusters": 3},
+    "salad": {"clusters": 2, "value_dim": 3},
 }
 GRAPHS = [name for name in NAMES if zoo.entry(name).load().needs_edges]
 FITTED = [name for name in NAMES if zoo.entry(name).load().needs_fit]

@@ -47,10 +47,18 @@ def test_the_registry_has_all_names():
     tables = "add mean max mixed gated-mixed deepset set2set attention gated-attention dynamic gnp sagp asap"
     text = "mean-max nin set-transformer otk wegl diffpool"
     today = "uotp gem gem-per-feature half-mean-max softmax softmax-per-feature lse vpa gmt swe covariance"
+    retrieval = "netvlad salad"
     published = [f"{name}-paper" for name in solvers]
-    assert set(NAMES) == {*tables.split(), *solvers, *published, *text.split(), *today.split()}
+    assert set(NAMES) == {
+        *tables.split(),
+        *solvers,
+        *published,
+        *text.split(),
+        *today.split(),
+        *retrieval.split(),
+    }
     assert set(GRAPHS) == {"sagp", "asap", "diffpool"}
-    assert set(FITTED) == {"otk", "wegl"}
+    assert set(FITTED) == {"otk", "wegl", "netvlad"}
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -776,9 +784,10 @@ def test_fit_needs_enough_samples_and_else_changes_nothing(name):
     with pytest.raises(ValueError, match=r"^X: expected at least .* samples"):
         pool.fit(torch.randn(2, 5, D), mask=torch.tensor([[1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]))
     assert equal(state(pool), before)
-    many = zoo.build(name, D, references=8)
+    count = "clusters" if name == "netvlad" else "references"
+    many = zoo.build(name, D, **{count: 8})
     before = state(many)
-    with pytest.raises(ValueError, match=r"^X: expected at least 8 samples, one for each of references=8"):
+    with pytest.raises(ValueError, match=rf"^X: expected at least 8 samples, one for each of {count}=8"):
         many.fit(torch.randn(6, D))
     assert equal(state(many), before)
 

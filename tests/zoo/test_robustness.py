@@ -15,7 +15,7 @@ from tests import tolerances as tol
 from tests.zoo.cases import batch, small
 from uotpool import zoo
 from uotpool.sets import DenseSets, RaggedSets
-from uotpool.zoo.padding import pool_padded
+from uotpool.sets.padding import pool_padded
 from uotpool.zoo.transport import transport_plan
 
 PADDED = ("set-transformer", "gmt", "otk", "wegl", "swe", "covariance")

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import tolerances as tol
 from tests.zoo.cases import NAMES, backward, batch, small
-from uotpool import UOTPooling
+from uotpool.nn.weights import WeightedPooling
 
 
 @pytest.mark.parametrize("name", ["mean", "max", "attention", "deepset", "softmax"])
@@ -42,7 +42,7 @@ def test_operations_do_not_grow_with_sets(name):
     """Forward and backward take as many operations for 2000 sets as for 20."""
     pool = small(name, dtype=torch.float32)
     counts = []
-    if isinstance(pool, UOTPooling):  # the first call prepares fixed weights
+    if isinstance(pool, WeightedPooling):  # the first call prepares fixed weights
         pool(torch.zeros(1, 1, 4))
     for B in (20, 2000):
         index = torch.arange(B).repeat_interleave(3)

@@ -335,6 +335,37 @@ def half_mean_max(pool, X, *_):
     return torch.cat([mean_of(X)[:half], max_of(X)[half:]])
 
 
+def unit(x):
+    return x / math.sqrt(float((x * x).sum()))
+
+
+def netvlad(pool, X, *_):
+    sums = torch.zeros_like(pool.centres)
+    for x in X:
+        logits = linear(pool.assign, x)
+        shares = weighted(torch.eye(len(logits), dtype=X.dtype), logits)
+        for m, centre in enumerate(pool.centres):
+            sums[m] += shares[m] * (x - centre)
+    return unit(torch.cat([unit(row) for row in sums]))
+
+
+def salad(pool, X, *_):
+    """Three steps of Sinkhorn by scipy, clusters first, from scores with the dustbin's column."""
+    scores, values = [], []
+    for x in X:
+        scores.append([*linear(pool.score[2], linear(pool.score[0], x).relu()), pool.dustbin])
+        values.append(linear(pool.value[2], linear(pool.value[0], x).relu()))
+    S, N, M = np.array(scores, dtype=float), len(X), pool.clusters
+    columns = np.array([1 / N] * M + [1 - M / N] if N > M else [1 / (M + 1)] * (M + 1))
+    tau, v = pool.FIXED / (1 + pool.FIXED), np.zeros((N, 1))
+    for _ in range(3):
+        u = tau * (np.log(columns) - logsumexp(S + v, axis=0))
+        v = tau * (-math.log(N) - logsumexp(S + u, axis=1, keepdims=True))
+    P = np.exp(S + u + v)
+    sums = [sum(P[n, m] * values[n] for n in range(N)) for m in range(M)]
+    return unit(torch.cat([unit(row) for row in sums]))
+
+
 REFERENCES = {
     "add": lambda pool, X, *_: len(X) * mean_of(X),
     "mean": lambda pool, X, *_: mean_of(X),
@@ -366,6 +397,8 @@ REFERENCES = {
     "gmt": gmt,
     "swe": swe,
     "covariance": covariance,
+    "netvlad": netvlad,
+    "salad": salad,
 } | {name: uotp for name in NAMES if name.startswith("uotp-")}
 
 
@@ -647,3 +680,17 @@ def test_widths(option, name, shape):
     edges = torch.tensor([[0, 7], [1, 8]])
     assert pool(X, edge_index=edges).shape == shape
     assert pool.out_dim == shape[1]
+
+
+def test_netvlad_starts_from_clusters():
+    """Centres are those of k-means; the nearest one has a hundred times the weight of the second on average."""
+    torch.manual_seed(0)
+    centres = 5 * torch.randn(3, D, dtype=torch.float64)
+    rows = centres.repeat(30, 1) + 0.1 * torch.randn(90, D, dtype=torch.float64)
+    pool = zoo.build("netvlad", D, clusters=3).double().fit(rows)
+    distances = torch.cdist(pool.centres.detach(), centres)
+    assert float(distances.amin(1).max()) < 0.1
+    near = torch.cdist(rows, pool.centres.detach()).square().topk(2, largest=False).values
+    logits = pool.assign(rows).detach().topk(2).values
+    gap, ratio = near[:, 1] - near[:, 0], logits[:, 0] - logits[:, 1]
+    close(ratio, math.log(100) * gap / gap.mean(), tol.F64_GRADIENT)

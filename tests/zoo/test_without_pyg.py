@@ -55,12 +55,14 @@ def test_what_needs_pyg():
     assert set(NEED_PYG) == {"set2set", "set-transformer", "gmt", "sagp", "asap", "diffpool"}
 
 
+@pytest.mark.process
 def test_most_work(lines):
     for name in NAMES:
         if name not in NEED_PYG:
             assert f"{name} (2, {zoo.build(name, 4).out_dim})" in lines
 
 
+@pytest.mark.process
 def test_the_others_name_the_extra(lines):
     for name in NEED_PYG:
         (line,) = (line for line in lines if line.startswith(f"{name} lacks"))
@@ -68,6 +70,7 @@ def test_the_others_name_the_extra(lines):
         assert "install the extra `pyg`" in line
 
 
+@pytest.mark.process
 def test_fit_names_the_extra(lines):
     for name in ("otk", "wegl"):
         (line,) = (line for line in lines if line.startswith(f"fit {name}"))
@@ -76,5 +79,6 @@ def test_fit_names_the_extra(lines):
     assert "fit mean (2, 4)" in lines
 
 
+@pytest.mark.process
 def test_names_are_still_known(lines):
     assert any(line.startswith("name: expected") and "'mean'" in line for line in lines)

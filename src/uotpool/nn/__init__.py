@@ -1,5 +1,7 @@
 """Layers."""
 
+from uotpool.nn.assignment import UOTAssignment
+from uotpool.nn.groups import param_groups
 from uotpool.nn.images import (
     AdaptiveUOTPool1d,
     AdaptiveUOTPool2d,
@@ -9,7 +11,7 @@ from uotpool.nn.images import (
     UOTPool3d,
 )
 from uotpool.nn.mixed import MixedMeanMax
-from uotpool.nn.pooling import CLASSIC, UOTPooling, param_groups
+from uotpool.nn.pooling import CLASSIC, UOTPooling
 from uotpool.nn.priors import FeaturePrior, SamplePrior
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "FeaturePrior",
     "MixedMeanMax",
     "SamplePrior",
+    "UOTAssignment",
     "UOTPool1d",
     "UOTPool2d",
     "UOTPool3d",

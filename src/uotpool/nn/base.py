@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Self
@@ -84,13 +85,16 @@ class Pooling(NotScriptable, nn.Module):
 
     def _in_precision_of(self, X: Tensor) -> Self:
         """Return this pooling with parameters and buffers in the dtype of X: itself, or a copy for one call."""
-        state = chain(self.parameters(), self.buffers())
-        other = [t for t in state if t.dtype != X.dtype and t.is_floating_point()]
+        other = [t for t in self._state() if t.dtype != X.dtype and t.is_floating_point()]
         if not other:
             return self
         # The copy has cast tensors in the place of the parameters. Gradients flow back through the
         # casts, and nothing changes in this module, which another thread may be using.
         return copy.deepcopy(self, {id(t): t.to(X.dtype) for t in other})
+
+    def _state(self) -> Iterable[Tensor]:
+        """Return the parameters and buffers that follow the dtype of X."""
+        return chain(self.parameters(), self.buffers())
 
     def _check_dim(self, X: Tensor) -> None:
         if X.shape[-1] != self.dim:

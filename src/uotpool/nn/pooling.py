@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,14 +10,16 @@ from torch import Tensor, nn
 
 from uotpool import backends, checks
 from uotpool.functional import plan_stats
-from uotpool.inputs import Modules, Weight, as_sets
-from uotpool.nn.priors import FeaturePrior, SamplePrior
+from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
+from uotpool.nn import config as configs
+from uotpool.nn import scores
+from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, make_prior
 from uotpool.nn.weights import WeightedPooling
 from uotpool.problem import Problem
 from uotpool.sets import Sets
 from uotpool.solvers import SOLVERS
 
-Prior = str | nn.Module
+Output = Callable[[Tensor], Tensor]
 
 # The weights of Proposition 1 are infinite. These are large against any features of a float32 network.
 MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
@@ -61,8 +61,9 @@ class UOTPooling(WeightedPooling):
             `rho` is for Bregman ADMM only.
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
-        q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), or a module that maps
-            X to one logit per sample, (..., D) -> (..., 1).
+        q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
+            learned one of that width, or a module that maps X to one logit per sample,
+            (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
             numbers each. Default: softplus(0.1 randn) from torch's seed, as in the authors' code.
             With s the spread of the features,
@@ -121,10 +122,11 @@ class UOTPooling(WeightedPooling):
             checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
         super().__init__(dim, options.solver, K, shared, given, init, device, dtype)
         self.options = options
-        self.p0 = _prior("p0", p0, dim, lambda: FeaturePrior(dim, device=device, dtype=dtype))
-        self.q0 = _prior("q0", q0, dim, lambda: SamplePrior(dim, device=device, dtype=dtype))
+        self.p0 = make_prior("p0", p0, dim, device, dtype)
+        self.q0 = make_prior("q0", q0, dim, device, dtype)
         if start is not None:
             self._check_start(start)
+        self.start = start
         self._scale_start = 0.0 if start == "mean" else 1.0
         per_feature = scale is not None and K != 0  # without a module nothing is scaled
         one = start is not None and not per_feature
@@ -157,14 +159,18 @@ class UOTPooling(WeightedPooling):
     def _problem(
         self, X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, mask: Tensor | None
     ) -> Problem:
-        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        # A prior may read all rows of X, in at least float32.
+        as_is = self.p0 is None and self.q0 is None and isinstance(X, Tensor)
+        as_is = as_is and backends.reads_as_is(X, self.options)
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, as_is=as_is)
         self._check_dim(X)
         log_p0 = log_q0 = None
         if self.p0 is not None:
             log_p0 = self._log_p0(self.p0, rows, sets, X.dtype)
         if self.q0 is not None:
             log_q0, sets = self._log_q0(self.q0, rows, sets, X.dtype)
-        return Problem(rows, sets, log_p0, log_q0, self._weights_for(rows), self._scale(rows))
+        like = computed(rows)
+        return Problem(rows, sets, log_p0, log_q0, self._weights_for(like), self._scale(like), as_is)
 
     @staticmethod
     def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
@@ -221,7 +227,45 @@ class UOTPooling(WeightedPooling):
         mask: Tensor | None = None,
     ) -> Tensor:
         """Return the transport plan behind `forward`, in the layout and dtype of X."""
-        return backends.plan(self._problem(X, index, ptr, dim_size, mask), self.options).to(X.dtype)
+        P = backends.plan(self._problem(X, index, ptr, dim_size, mask), self.options).to(X.dtype)
+        return in_layout_of(X, P)
+
+    @torch.no_grad()
+    def scores(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        *,
+        mask: Tensor | None = None,
+        kind: str = "marginal",
+        output: Tensor | Output | None = None,
+    ) -> Tensor:
+        """Return one number per sample, for heat maps, in the layout of X without its features.
+
+        Args:
+            X, index, ptr, dim_size, mask: as in `forward`.
+            kind: "marginal" is the share of the plan's mass that lies on a sample, sum_d P_nd, which
+                adds up to 1 in each set. "gradient" is what a sample contributes to an output of the
+                network, sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md its weights in the pooled
+                vector y, and g the derivative of the output by y. The contributions to a set add up
+                to sum_d y_d g_d, which is the output itself, without its bias, if it is linear in y.
+            output: for "gradient": a function from y (B, D) to one number per set, (B,) or (B, 1), such
+                as `lambda y: head(y)[:, 1]`; or g itself, (D,) or (B, D).
+
+        Returns:
+            (B, N), or (M,) for ragged sets, without a graph; 0 at absent samples.
+        """
+        checks.one_of("kind", kind, scores.KINDS)
+        problem = self._problem(X, index, ptr, dim_size, mask)
+        if kind == "marginal":
+            if output is not None:
+                checks.fail("output", 'None unless kind="gradient"', output)
+            found = backends.plan(problem, self.options).sum(-1)
+        else:
+            found = scores.contributions(problem, self.options, output)
+        return in_layout_of(X, found.to(X.dtype))
 
     @torch.no_grad()
     def diagnostics(
@@ -323,74 +367,25 @@ class UOTPooling(WeightedPooling):
             settings |= {"K": 4, "rho": rho}
         return cls(dim, **{"scale": None} | settings | kwargs)
 
+    def get_config(self) -> dict[str, Any]:
+        """Return every option of the layer as plain data, ready for JSON; `from_config` makes it again.
+
+        Every option is named, defaults too, so that a layer stays what it is if these change. Fixed
+        weights have the values in force. Learned numbers are in the state dict; device and dtype are
+        options of `from_config`. A module of your own as p0 or q0 is "module" here.
+        """
+        return configs.of(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **options: Any) -> UOTPooling:
+        """Make a layer from what `get_config` returned.
+
+        Args:
+            config: the options.
+            **options: options to take in place of those of `config`, or that it cannot hold: a module
+                as p0 or q0, device, dtype.
+        """
+        return cls(**configs.options(cls, config, options))
+
     def extra_repr(self) -> str:
-        parts = [f"{self.dim}, solver={self.options.solver.name!r}, K={self.K!r}"]
-        if self.options.formulation != "exact":
-            parts.append(f"formulation={self.options.formulation!r}")
-        if self.shared:
-            parts.append("shared=True")
-        if self._scaled == "feature":
-            parts.append("scale='feature'")
-        if self._scaled and self._scale_start == 0.0:
-            parts.append("start='mean'")
-        for name in self._names:
-            value = self._buffers.get(name)
-            if value is not None:
-                parts.append(f"{name}={self._fixed[name] if value.is_meta else value.tolist()}")
-        for name in ("p0", "q0"):
-            if getattr(self, name) is None:
-                parts.append(f"{name}='uniform'")
-        return ", ".join(parts)
-
-
-def _prior(name: str, given: Prior, dim: int, learned: Callable[[], nn.Module]) -> nn.Module | None:
-    if isinstance(given, (FeaturePrior, SamplePrior)) and given.dim != dim:
-        raise ValueError(f"{name}: expected a prior for {dim} features (dim={dim}), got one for {given.dim}")
-    if isinstance(given, nn.Module):
-        return given
-    if isinstance(given, str) and given in ("uniform", "learned"):
-        return learned() if given == "learned" else None
-    accepted = '"uniform", "learned" or a module that returns logits'
-    if isinstance(given, Tensor):
-        accepted += f"; uot_pool(X, ..., {name}=...) takes probabilities"
-    checks.fail(name, accepted, given)
-    return None
-
-
-def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
-    """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
-
-    Decay would pull each raw weight to 0, and so each alpha to softplus(0) = 0.69, whatever the
-    data say. It would pull scales back to where they start.
-
-    Args:
-        module: model that holds `UOTPooling` layers.
-        weight_decay: weight decay of all other parameters.
-        **pool_options: more options for the group of the raw weights, for example `lr`: those that
-            an optimiser of `torch.optim` has.
-    """
-    if not isinstance(module, nn.Module):
-        checks.fail("module", "the model itself, not its parameters", module, TypeError)
-    for name in pool_options:
-        _check_option(name)
-    raw: dict[int, nn.Parameter] = {}
-    for layer in module.modules():
-        if isinstance(layer, UOTPooling):
-            raw |= {id(p): p for p in layer.raw_weights().values()}
-            raw |= {id(p): p for p in (layer.scale, layer.raw_scale) if p is not None}
-    rest: Iterable[nn.Parameter] = [p for p in module.parameters() if id(p) not in raw]
-    return [
-        {"params": rest, "weight_decay": weight_decay},
-        {"params": list(raw.values()), "weight_decay": 0.0, **pool_options},
-    ]
-
-
-def _check_option(name: str) -> None:
-    """Refuse what is no option of an optimiser: torch would keep the key in the group and never read it."""
-    optimizers = [o for o in vars(torch.optim).values() if inspect.isclass(o)]
-    known = {option for o in optimizers for option in inspect.signature(o).parameters} - {"params", "defaults"}
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        accepted = f"an option of an optimiser, such as {close[0] if close else 'lr'!r}"
-        other = "other keys can be set in the returned groups"
-        raise TypeError(f"{name}: expected {accepted} ({other}), got {name!r}")
+        return configs.text(self.get_config())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from uotpool import checks
+
+Prior = str | Mapping[str, int] | nn.Module  # what a user passes as p0 or q0
 
 
 class FeaturePrior(nn.Module):
@@ -84,3 +87,32 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
     autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if autocast else nullcontext():
         return nn.functional.linear(x, weight.to(x.dtype))
+
+
+def make_prior(
+    name: str, given: Prior, dim: int, device: torch.device | None, dtype: torch.dtype | None
+) -> nn.Module | None:
+    """Make the prior `name`, "p0" or "q0", from what a user passed; None is a uniform one."""
+    if isinstance(given, nn.Module):
+        if isinstance(given, (FeaturePrior, SamplePrior)) and given.dim != dim:
+            raise ValueError(
+                f"{name}: expected a prior for {dim} features (dim={dim}), got one for {given.dim}"
+            )
+        return given
+    if isinstance(given, str) and given == "uniform":
+        return None
+    learned = isinstance(given, str) and given == "learned"
+    if name == "p0":
+        if learned:
+            return FeaturePrior(dim, device=device, dtype=dtype)
+        accepted = '"uniform", "learned" or a module that returns logits'
+    else:
+        if learned:
+            return SamplePrior(dim, device=device, dtype=dtype)
+        if isinstance(given, Mapping) and set(given) == {"hidden"}:
+            return SamplePrior(dim, given["hidden"], device=device, dtype=dtype)
+        accepted = '"uniform", "learned", {"hidden": width} or a module that returns logits'
+    if isinstance(given, Tensor):
+        accepted += f"; uot_pool(X, ..., {name}=...) takes probabilities"
+    checks.fail(name, accepted, given)
+    return None

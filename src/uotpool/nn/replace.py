@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
-from uotpool.nn.restore import put, remember
+from uotpool.nn.look import ADAPTIVE, FIXED, Seen, look, pair
+from uotpool.nn.restore import KINDS, New, put, remember
+from uotpool.nn.sites import CLASS, OTHER, Site
+from uotpool.nn.tokens import TokenPool
+from uotpool.nn.watch import quiet
 
 Report = Callable[[str], None]
-_New = tuple[type[nn.Module], dict[str, Any]]  # class and options of a layer
 
 _log = logging.getLogger("uotpool")
-_SIZE = 224  # of the picture that is sent through a network if none is given
-_ADAPTIVE = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-_FIXED = (nn.AvgPool2d, nn.MaxPool2d)
 
 
 def replace_global_pool(
@@ -28,48 +26,70 @@ def replace_global_pool(
     *,
     name: str | None = None,
     example: Tensor | None = None,
+    tokens: str | None = None,
     report: Report | None = None,
     **uot: Any,
 ) -> nn.Module:
-    """Put an `AdaptiveUOTPool2d` in the place of a network's global average pool.
+    """Put UOT pooling in the place of a network's global average pool.
 
-    The network is run once on an example, in eval mode and without gradients, to see which pool is
-    global and how many channels it gets; nothing else in it changes. It may be a ResNet of
-    transformers, torchvision or timm, or any other network that pools by a layer
-    `nn.AdaptiveAvgPool2d(1)` or `nn.AvgPool2d`.
+    The network is run on an example, in eval mode and without gradients, to see where and what it
+    pools; nothing else in it changes. It may be
+
+    - a network with a pooling layer: `nn.AdaptiveAvgPool2d(1)`, `nn.AvgPool2d`, or a module that does
+      nothing but average over positions. ResNets, other CNNs and Swin transformers have one;
+    - a vision transformer that averages its patch tokens in `forward`, or pools them by a module;
+    - with `tokens`, a vision transformer that takes its class token alone.
 
     Args:
         model: the network, which is changed in place.
         name: name of the pool, where there are several (squeeze-and-excitation blocks have one
-            each).
-        example: input of the network, a batch of one. Default: zeros (1, C, 224, 224), with the C
-            of the first convolution.
+            each), or of a module that makes a vector of tokens in a way of its own.
+        example: input of the network, a batch of one. Default: noise (1, C, H, W), with the C of the
+            first convolution, and the H and W that the network has as `img_size` or `image_size`,
+            else 224.
+        tokens: for vision transformers, which tokens are pooled. Default: those that the network
+            averages. "patches": the patch tokens, class and register tokens left out. "all": class
+            and register tokens too. A network that takes its class token alone needs one of the two,
+            and computes something else afterwards. Where the class token is joined to the mean, as in
+            the classifier of DINOv2, it stays.
         report: called with a line on each layer that was swapped; default: the logger "uotpool",
             level INFO.
-        **uot: options of `UOTPooling`. With `start="mean"` the network computes what it did before,
-            and learns from there.
+        **uot: options of `UOTPooling`. With `start="mean"` a network that averages computes what it
+            did before, and learns from there.
 
     Returns:
         The model. Parameters of the new layer have the device and dtype of its input.
         `model.uotpool_swaps` records the swap as plain data, from which `restore_pools` makes the
         layers again.
     """
-    seen = _look(model, example)
-    found = {n: s for n, s in seen.items() if s.is_global and s.is_average}
-    if name is not None:
-        if name not in found:
-            raise ValueError(f"name: expected one of the global average pools {sorted(found)}, got {name!r}")
-        found = {name: found[name]}
-    if not found:
-        accepted = (
-            "one global average pool as a layer (nn.AdaptiveAvgPool2d(1), or nn.AvgPool2d over all positions)"
-        )
-        raise ValueError(f"model: expected {accepted}, got {_others(model, seen)}")
-    if len(found) > 1:
+    if tokens is not None:
+        checks.one_of("tokens", tokens, ("patches", "all"))
+    seen = look(model, example)
+    found: dict[str, Seen | Site] = {n: s for n, s in seen.pools.items() if s.is_global and s.is_average}
+    found |= seen.watch.layers(known=seen.pools)
+    if name is None and len(found) > 1:
         raise ValueError(f"model: expected one global average pool, got {_list(found)}; say which by name=...")
-    (pool,) = found.values()
-    pool.check_start(uot)
-    return _swap(model, {pool.name: (AdaptiveUOTPool2d, {"output_size": 1, **pool.options(uot)})}, report)
+    pool = next(iter(found.values()), None) if name is None else found.get(name)
+    if pool is not None and tokens is not None:
+        raise ValueError(
+            f"tokens: expected None, as {pool.name!r} pools positions of a feature map, which has no class "
+            f"token, got {tokens!r}"
+        )
+    if pool is None and (name is not None or not found):
+        with quiet(model):
+            pool = seen.watch.site(seen.run, name)
+    if isinstance(pool, Seen):
+        pool.check_start(uot)
+        return _swap(model, {pool.name: New(pool.new, {"output_size": 1, **pool.options(uot)})}, report)
+    if isinstance(pool, Site):
+        return _swap(model, _token_pool(pool, tokens, uot), report)
+    if name is not None:
+        raise ValueError(
+            f"name: expected one of the global average pools {sorted(found)}, or a module that makes a "
+            f"vector of tokens, got {name!r}"
+        )
+    accepted = "one global average pool, as a layer or of tokens"
+    raise ValueError(f"model: expected {accepted}, got {_others(model, seen.pools)}")
 
 
 def replace_local_pools(
@@ -94,7 +114,7 @@ def replace_local_pools(
     """
     if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
         checks.fail("names", "a list of names of layers", names, TypeError)
-    seen = _look(model, example)
+    seen = {n: s for n, s in look(model, example).pools.items() if s.axes == 2}
     found = {n: s for n, s in seen.items() if not s.is_global}
     for name in names or ():
         if name not in found:
@@ -109,151 +129,72 @@ def replace_local_pools(
     return _swap(model, {n: _local(s, uot) for n, s in found.items()}, report)
 
 
-@dataclass
-class _Seen:
-    """A pool of the network, its inputs and its outputs."""
-
-    name: str
-    layer: nn.Module
-    inputs: list[Tensor] = field(default_factory=list)  # same shape, device and dtype, but no values
-    outputs: list[torch.Size] = field(default_factory=list)
-
-    @property
-    def is_average(self) -> bool:
-        return isinstance(self.layer, (nn.AvgPool2d, nn.AdaptiveAvgPool2d))
-
-    @property
-    def is_global(self) -> bool:
-        """Whether the pool averages over all positions.
-
-        A max pool that happens to see one window is a local pool.
-        """
-        if isinstance(self.layer, _ADAPTIVE):
-            return _pair(self.layer.output_size) == (1, 1)
-        if not isinstance(self.layer, nn.AvgPool2d):
-            return False
-        reach = [k - p for k, p in zip(_pair(self.layer.kernel_size), _pair(self.layer.padding), strict=True)]
-        return all(shape[-2:] == (1, 1) for shape in self.outputs) and all(
-            side <= most for x in self.inputs for side, most in zip(x.shape[-2:], reach, strict=True)
-        )
-
-    def options(self, uot: dict[str, Any]) -> dict[str, Any]:
-        """Return options for a new layer: the channels, device and dtype of the input of the pool."""
-        kinds = {(x.shape[-3], x.device, x.dtype) for x in self.inputs}
-        if len(kinds) > 1:
-            raise ValueError(
-                "model: expected a pool that gets one number of channels, device and dtype, but "
-                f"{self.name!r} gets {sorted(map(str, kinds))}"
-            )
-        ((dim, device, dtype),) = kinds
-        return {"dim": dim, "device": device, "dtype": dtype} | uot
-
-    def check_start(self, uot: dict[str, Any]) -> None:
-        """Refuse to start as the mean where the old layer computes something else."""
-        layer = self.layer
-        if uot.get("start") != "mean":
-            return
-        if not self.is_average:
-            raise ValueError(
-                f'start: expected none, as "mean" begins as average pooling and {self.name!r} is {layer!r}; '
-                "names=... can leave it out"
-            )
-        if isinstance(layer, nn.AvgPool2d):
-            padded = _pair(layer.padding) != (0, 0) and layer.count_include_pad
-            if padded or layer.divisor_override is not None:
-                raise ValueError(
-                    f"start: expected none, as {self.name!r} is {layer!r}, which counts padding as zeros or "
-                    'divides by a number of its own; "mean" is the mean of what is there'
-                )
-
-
-def _look(model: nn.Module, example: Tensor | None) -> dict[str, _Seen]:
-    """Run the network on an example; return the pools that it uses, by name."""
-    if not isinstance(model, nn.Module):
-        checks.fail("model", "a network (nn.Module)", model, TypeError)
-    if next(iter(model.parameters()), None) is None:
-        checks.fail("model", "a network with parameters", model)
-    picture = _picture(model) if example is None else example
-    pools = {n: _Seen(n, m) for n, m in model.named_modules() if _is_torchs(m)}
-    handles = [s.layer.register_forward_hook(_recorder(s)) for s in pools.values()]
-    modes = [(m, m.training) for m in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad():
-            model(picture)
-    except Exception as error:
-        accepted = "to be given, for this network" if example is None else "an input that the network takes"
+def _token_pool(site: Site, tokens: str | None, uot: dict[str, Any]) -> dict[str, New]:
+    if site.what == CLASS and tokens is None:
         raise ValueError(
-            f"example: expected {accepted}; it failed on {checks.describe(picture)}: {error}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, training in modes:
-            module.training = training
-    return {name: seen for name, seen in pools.items() if seen.inputs}
+            'tokens: expected "patches" or "all", as the model takes the class token alone and averages '
+            'nothing, got None: tokens="patches" pools the patch tokens instead, which computes something '
+            "else, so fine-tune the model"
+        )
+    if tokens == "patches" and site.prefix is None:
+        raise ValueError(
+            'tokens: expected "all", as nothing tells how many tokens of the model are no patches, got '
+            '"patches"'
+        )
+    if site.what == OTHER and tokens is None and uot.get("start") == "mean":
+        raise ValueError(
+            f'start: expected none, as "mean" begins as the mean and {site.name!r} pools in a way of its own; '
+            'tokens="patches" says that the mean of the patch tokens is a good start all the same'
+        )
+    if site.instead is not None and tokens == "all" and site.cut:
+        site = site.instead
+    return {site.name: New(TokenPool, site.options(tokens) | uot, site.place, site.what)}
 
 
-def _is_torchs(module: nn.Module) -> bool:
-    """Return whether a pool is torch's own. A subclass with another `forward` may pad as it likes."""
-    known = next((kind for kind in _ADAPTIVE + _FIXED if isinstance(module, kind)), None)
-    return known is not None and type(module).forward is known.forward
-
-
-def _recorder(seen: _Seen) -> Callable[[nn.Module, Any, Any], None]:
-    def record(_layer: nn.Module, inputs: Any, output: Any) -> None:
-        seen.inputs.append(inputs[0].new_empty(()).expand(inputs[0].shape))
-        seen.outputs.append((output[0] if isinstance(output, tuple) else output).shape)
-
-    return record
-
-
-def _picture(model: nn.Module) -> Tensor:
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d) and not isinstance(module.weight, nn.UninitializedParameter):
-            return module.weight.new_zeros(1, module.in_channels, _SIZE, _SIZE)
-    raise ValueError("example: expected to be given, for a network without an nn.Conv2d to tell it, got None")
-
-
-def _pair(size: Any) -> tuple[Any, Any]:
-    height, width = size if isinstance(size, (tuple, list)) else (size, size)
-    return height, width
-
-
-def _local(seen: _Seen, uot: dict[str, Any]) -> _New:
+def _local(seen: Seen, uot: dict[str, Any]) -> New:
     layer = seen.layer
     seen.check_start(uot)
     indices = isinstance(layer, (nn.MaxPool2d, nn.AdaptiveMaxPool2d)) and layer.return_indices
-    if indices or (isinstance(layer, nn.MaxPool2d) and _pair(layer.dilation) != (1, 1)):
+    if indices or (isinstance(layer, nn.MaxPool2d) and pair(layer.dilation) != (1, 1)):
         raise ValueError(f"model: {seen.name!r} is {layer!r}, and UOT pooling has no dilation and no indices")
     options = seen.options(uot)
-    if isinstance(layer, _ADAPTIVE):
-        return AdaptiveUOTPool2d, {"output_size": _pair(layer.output_size), **options}
-    assert isinstance(layer, _FIXED)
-    geometry = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding")}
-    return UOTPool2d, {**geometry, "ceil_mode": layer.ceil_mode, **options}
+    if isinstance(layer, ADAPTIVE):
+        return New(AdaptiveUOTPool2d, {"output_size": pair(layer.output_size), **options})
+    assert isinstance(layer, FIXED)
+    geometry = {name: pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding")}
+    return New(UOTPool2d, {**geometry, "ceil_mode": layer.ceil_mode, **options})
 
 
-def _swap(model: nn.Module, new: dict[str, _New], report: Report | None) -> nn.Module:
+def _swap(model: nn.Module, new: dict[str, New], report: Report | None) -> nn.Module:
     say = report or _log.info
-    layers = {where: kind(**options) for where, (kind, options) in new.items()}  # all or none
+    layers = {where: made.kind(**made.options) for where, made in new.items()}  # all or none
     remember(model, new)
     for where, layer in layers.items():
-        old = model.get_submodule(where)
-        layer.train(old.training)
-        model = put(model, where, layer)
-        say(f"{where or 'the model itself'}: {old!r} -> {type(layer).__name__}({_inside(layer)})")
+        made, modules = new[where], dict(model.named_modules(remove_duplicate=False))
+        old = modules.get(where)
+        layer.train(model.training if old is None else old.training)
+        model = put(model, where, layer, made.place)
+        at = where or "the model itself"
+        place = {"in": at, "output": f"pooled output of {at}"}.get(made.place, f"{made.place} {at}")
+        say(f"{place}: {_old(old, made)} -> {type(layer).__name__}({_inside(layer)})")
     return model
+
+
+def _old(old: nn.Module | None, new: New) -> str:
+    """Say what a new layer takes the place of, in a line."""
+    if old is None or new.place != "in":
+        return new.was
+    return repr(old) if not any(True for _ in old.children()) else type(old).__name__
 
 
 def _inside(layer: nn.Module) -> str:
     pool: Any = layer.pool
-    return f"{pool.extra_repr()}; {layer.extra_repr()}"
+    return "; ".join(part for part in (pool.extra_repr(), layer.extra_repr()) if part)
 
 
-def _others(model: nn.Module, seen: dict[str, _Seen]) -> str:
+def _others(model: nn.Module, seen: Mapping[str, Seen]) -> str:
     """Say what the network has instead of the pool that was looked for, and what can be done."""
-    ours = {n: m for n, m in model.named_modules() if isinstance(m, (AdaptiveUOTPool2d, UOTPool2d))}
+    ours = {n: m for n, m in model.named_modules() if isinstance(m, tuple(KINDS.values()))}
     if ours:
         names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in ours.items())
         rest = f"; besides, it has {_list(seen)}" if seen else ""
@@ -261,10 +202,12 @@ def _others(model: nn.Module, seen: dict[str, _Seen]) -> str:
     if seen:
         return _list(seen)
     return (
-        "a network without a pooling layer: one that averages in `forward`, or takes a class token as ViT "
-        "does, has none to swap; pool its positions or tokens by a UOTPooling of your own"
+        "a network without one: it has no pooling layer, and what it makes of its tokens is neither their mean "
+        "nor the class token; name=... names a module that pools in a way of its own, and a UOTPooling in a "
+        "head of your own pools tokens or positions of any network"
     )
 
 
-def _list(seen: dict[str, _Seen]) -> str:
-    return ", ".join(f"{name} ({seen[name].layer!r})" for name in sorted(seen)) or "no pooling layers"
+def _list(seen: Mapping[str, Seen | Site]) -> str:
+    shown = {n: repr(s.layer) if isinstance(s, Seen) else s.what for n, s in seen.items()}
+    return ", ".join(f"{name} ({shown[name]})" for name in sorted(shown)) or "no pooling layers"

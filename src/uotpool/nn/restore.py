@@ -9,19 +9,36 @@ JSON and `torch.load(weights_only=True)`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from uotpool import checks
-from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
+from uotpool.nn.config import plain
+from uotpool.nn.images import AdaptiveUOTPool1d, AdaptiveUOTPool2d, AdaptiveUOTPool3d, UOTPool2d
+from uotpool.nn.sites import ATTN_POOL
+from uotpool.nn.tokens import TokenPool
 
 RECORD = "uotpool_swaps"  # attribute of a network, and of its config where it is one of transformers
-KINDS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (AdaptiveUOTPool2d, UOTPool2d)}
-_NOT_DATA = "not_recorded"
+_LAYERS = (AdaptiveUOTPool2d, UOTPool2d, AdaptiveUOTPool1d, AdaptiveUOTPool3d, TokenPool)
+KINDS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in _LAYERS}
+HOOKED = ("before", "after", "output")  # places of a `TokenPool` that takes the place of code, not of a layer
+OWN = "uotpool"  # name of that layer in the module beside which it works
+_NOT_DATA, _PLACE = "not_recorded", "place"
 _ENTRY = {"name", "layer", "options", _NOT_DATA}
 Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class New:
+    """A layer to be made, with its place: "in" that of a module, or before, after or at the output of one."""
+
+    kind: type[nn.Module]
+    options: dict[str, Any]
+    place: str = "in"
+    was: str = ""  # what it takes the place of
 
 
 def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = None, **uot: Any) -> Model:
@@ -45,19 +62,25 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
     like = next(iter(model.parameters()), torch.empty(0))
     new: dict[str, nn.Module] = {}
     for entry in entries:
-        name, kind = entry["name"], KINDS[entry["layer"]]
-        if not name or name not in modules:
+        name, kind, place = entry["name"], KINDS[entry["layer"]], entry.get(_PLACE, "in")
+        if place in HOOKED:
+            known, there = name in modules, getattr(modules.get(name), OWN, None)
+        else:
+            known, there = bool(name) and name in modules, modules.get(name)
+            known = known or _is_free(modules, name)
+        if not known:
             raise ValueError(f"record: expected names of layers of the model, got {name!r}")
         lost = [option for option in entry[_NOT_DATA] if option not in uot]
         if lost:
             raise ValueError(
                 f"uot: expected {lost[0]}=..., a module, which no record can hold, for {name!r}, got none"
             )
-        if not isinstance(modules[name], kind):
-            new[name] = kind(**{"device": like.device, "dtype": like.dtype} | entry["options"] | uot)
+        if not isinstance(there, kind):
+            layer = kind(**{"device": like.device, "dtype": like.dtype} | entry["options"] | uot)
+            new[name] = layer.train(model.training if there is None else there.training)
+    places = {entry["name"]: entry.get(_PLACE, "in") for entry in entries}
     for name, layer in new.items():
-        layer.train(modules[name].training)
-        put(model, name, layer)
+        put(model, name, layer, places[name])
     # Layers that stay, with these options or others, and layers that are not named keep their entries.
     kept = {entry["name"]: entry for entry in getattr(model, RECORD, [])}
     for entry in entries:
@@ -85,25 +108,43 @@ def load_swapped(cls: type[Model], folder: Any, **options: Any) -> Model:
             super().__init__(config, *args, **kwargs)
             restore_pools(self)
 
-    Swapped.__name__ = cls.__name__  # for messages, and for `save_pretrained`, which writes the name
+    # The name is for messages and for `save_pretrained`, which writes it. The module tells transformers that
+    # the weights have the names that its own class has, some of which are others in a file.
+    Swapped.__name__, Swapped.__module__ = cls.__name__, cls.__module__
     model: Any = Swapped.from_pretrained(folder, **options)
     model.__class__ = cls
     return model
 
 
-def remember(model: nn.Module, new: Mapping[str, tuple[type[nn.Module], dict[str, Any]]]) -> None:
-    """Add layers, given by name with their class and options, to the record of a network."""
+def remember(model: nn.Module, new: Mapping[str, New]) -> None:
+    """Add layers, given by name, to the record of a network."""
     entries = list(getattr(model, RECORD, []))
-    for name, (kind, options) in new.items():
-        kept = {key: value for key, value in options.items() if key not in ("device", "dtype")}
+    for name, layer in new.items():
+        kept = {key: value for key, value in layer.options.items() if key not in ("device", "dtype")}
         lost = sorted(key for key, value in kept.items() if isinstance(value, nn.Module))
-        data = {key: _data(value) for key, value in kept.items() if key not in lost}
-        entries.append({"name": name, "layer": kind.__name__, "options": data, _NOT_DATA: lost})
+        data = {key: plain(value) for key, value in kept.items() if key not in lost}
+        entry = {"name": name, "layer": layer.kind.__name__, "options": data, _NOT_DATA: lost}
+        entries.append(entry if layer.place == "in" else entry | {_PLACE: layer.place})
     _remember(model, entries)
 
 
-def put(model: nn.Module, where: str, layer: nn.Module) -> nn.Module:
-    """Put this layer in the place of another one, under all names of that one; return the model."""
+def put(model: nn.Module, where: str, layer: nn.Module, place: str = "in") -> nn.Module:
+    """Put this layer in the place of another one, under all its names, or beside it; return the model."""
+    if place in HOOKED:
+        module = model.get_submodule(where)
+        module.add_module(OWN, layer)
+        hook = getattr(layer, place)
+        if place == "before":
+            module.register_forward_pre_hook(hook)
+        else:
+            module.register_forward_hook(hook)
+        return model
+    parent, _, own = where.rpartition(".")
+    if (
+        getattr(model.get_submodule(parent), own, model) is None
+    ):  # timm's transformers have an empty `attn_pool`
+        setattr(model.get_submodule(parent), own, layer)
+        return model
     old = model.get_submodule(where)
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module is old:
@@ -112,6 +153,12 @@ def put(model: nn.Module, where: str, layer: nn.Module) -> nn.Module:
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, layer)
     return model
+
+
+def _is_free(modules: Mapping[str, nn.Module], name: str) -> bool:
+    """Return whether this is the empty place for a pooling module of one of timm's transformers."""
+    parent, _, own = name.rpartition(".")
+    return own == ATTN_POOL and parent in modules and getattr(modules[parent], own, parent) is None
 
 
 def _remember(model: nn.Module, entries: list[dict[str, Any]]) -> None:
@@ -138,20 +185,12 @@ def _validated(record: Any) -> list[Any]:
     if not isinstance(record, (list, tuple)):
         checks.fail("record", accepted, record, TypeError)
     for entry in record:
-        good = isinstance(entry, Mapping) and set(entry) == _ENTRY and isinstance(entry["options"], Mapping)
+        good = isinstance(entry, Mapping) and set(entry) - {_PLACE} == _ENTRY
+        good = good and isinstance(entry["options"], Mapping)
         if not good or not isinstance(entry["name"], str) or not isinstance(entry[_NOT_DATA], list):
             checks.fail("record", accepted, entry)
         checks.one_of("record: layer", entry["layer"], tuple(KINDS))
+        if _PLACE in entry:
+            checks.one_of("record: place", entry[_PLACE], HOOKED)
+            checks.one_of("record: layer", entry["layer"], (TokenPool.__name__,))
     return list(record)
-
-
-def _data(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if hasattr(value, "item"):  # a numpy number, which JSON does not know
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {str(key): _data(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_data(inner) for inner in value]
-    return value if value is None or isinstance(value, (bool, int, str)) else float(value)

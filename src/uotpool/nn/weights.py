@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, cast
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.nn.base import Pooling
+from uotpool.nn.config import plain
 from uotpool.problem import FLOOR, LearnedWeights, Weights, positive
 from uotpool.solvers import Solver
 
@@ -66,6 +67,7 @@ class WeightedPooling(Pooling):
         length = 1 if shared or modules in ("converged", 0) else modules
         self._learned = frozenset(learned)
         self._raw_shape = torch.Size((length,))
+        self.init = None if init is None else plain(init)
         self._init = {name: _inverse(name, value, length) for name, value in (init or {}).items()}
         for name, value in given.items():
             if name in learned:
@@ -77,6 +79,10 @@ class WeightedPooling(Pooling):
         self._rows: tuple[Any, Tensor] | None = None  # of the last call, if all weights are fixed
         self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
+
+    def _state(self) -> Iterable[Tensor]:
+        """Leave out the fixed weights, which keep their precision."""
+        return [t for name, t in self.named_buffers() if name not in self._names] + list(self.parameters())
 
     def _draw(self) -> None:
         with torch.no_grad():
@@ -91,6 +97,15 @@ class WeightedPooling(Pooling):
         # By attribute and not from `_parameters`, where a parametrization or the replica of a data parallel
         # model does not have them.
         return {name: getattr(self, f"raw_{name}") for name in self._names if name in self._learned}
+
+    def fixed_weights(self) -> dict[str, Any]:
+        """Return the values of the fixed weights, a number or a list of numbers each."""
+        buffers = {name: self._buffers.get(name) for name in self._names}
+        return {
+            name: self._fixed[name] if value.is_meta else value.tolist()
+            for name, value in buffers.items()
+            if value is not None
+        }
 
     def weights(self) -> Weights:
         """Return the weights in force, (K,) each (one value for K="converged"), in at least float32."""
@@ -144,7 +159,9 @@ class WeightedPooling(Pooling):
         # A buffer that is replaced or written to has another identity or version.
         key = (like.dtype, like.device, self.K, *[(id(b), b._version) for b in buffers if b is not None])
         if self._rows is None or self._rows[0] != key:
-            self._rows = (key, torch.stack([value.to(like) for value in self._values().values()]))
+            # What is made in inference mode could not be saved for the backward of a later call.
+            with torch.inference_mode(False):
+                self._rows = (key, torch.stack([value.to(like) for value in self._values().values()]))
         return self._rows[1]
 
     def _weight_rows(self, like: Tensor) -> Tensor:

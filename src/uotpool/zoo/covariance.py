@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.nn.base import Pooling
 from uotpool.sets import DenseSets, Sets
-from uotpool.zoo.padding import pool_padded
+from uotpool.sets.padding import pool_padded
 
 
 class Covariance(Pooling):

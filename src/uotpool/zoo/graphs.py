@@ -12,7 +12,7 @@ from torch_geometric.utils import add_remaining_self_loops, coalesce, scatter, s
 from uotpool import checks
 from uotpool.nn.base import Pooling
 from uotpool.sets import RaggedSets, Sets, segments
-from uotpool.zoo.padding import flat
+from uotpool.sets.padding import flat
 
 
 class Graphs(NamedTuple):

@@ -8,7 +8,7 @@ from torch_geometric.nn import aggr
 from uotpool import checks
 from uotpool.nn.base import Pooling
 from uotpool.sets import DenseSets, Sets
-from uotpool.zoo.padding import flat, mask_of, pool_padded
+from uotpool.sets.padding import flat, mask_of, pool_padded
 
 
 class Set2Set(Pooling):

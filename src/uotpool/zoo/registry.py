@@ -142,6 +142,12 @@ ENTRIES: dict[str, Entry] = {
         "sum_m w_m (Q_l(m) - r_ml), Q_l: quantiles",
         "Naderializadeh et al. 2021",
     ),
+    "netvlad": Entry(
+        "zoo.vlad:NetVLAD", "[sum_n a_m(x_n) (x_n - c_m)]_m, a: softmax", "Arandjelovic et al. 2016"
+    ),
+    "salad": Entry(
+        "zoo.vlad:SALAD", "[sum_n P_nm v(x_n)]_m, P: transport to clusters", "Izquierdo and Civera 2024"
+    ),
     "covariance": Entry("zoo.covariance:Covariance", "triu(cov_n(W x_n)^(1/2))", "Li et al. 2018"),
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.nn.base import Pooling
 from uotpool.sets import DenseSets, Sets, logsumexp_d
-from uotpool.zoo.padding import pool_padded
+from uotpool.sets.padding import pool_padded
 
 MOST_ROWS = 20_000  # for k-means; from more samples, this many are drawn
 

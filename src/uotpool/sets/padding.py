@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from uotpool.sets import DenseSets, RaggedSets, Sets
+from uotpool.sets.base import Sets
+from uotpool.sets.dense import DenseSets
+from uotpool.sets.ragged import RaggedSets
 
 
 def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,196 @@
+"""Aggregation by an unbalanced transport plan between samples and learned clusters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uotpool import backends, checks
+from uotpool.inputs import Modules, Weight, as_sets, in_layout_of
+from uotpool.nn.base import mlp
+from uotpool.nn.weights import WeightedPooling
+from uotpool.problem import Problem
+from uotpool.sets import DenseSets, Sets
+from uotpool.sets.padding import pool_padded
+from uotpool.solvers import SOLVERS
+
+
+class UOTAssignment(WeightedPooling):
+    r"""Assign samples to clusters by unbalanced optimal transport, and sum their values in each cluster.
+
+    .. math::
+        V_m = \sum_n P_{nm}\, v(x_n), \quad
+        P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle [s(X), z], P\rangle + \alpha_0 R(P)
+        + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
+
+    The scores s(x) and the values v(x) are learned, and so is z, the score of a dustbin: a column of
+    the plan that takes the mass of samples that belong nowhere and is left out of the sum. Each
+    V_m is scaled to length 1, then all of them together, as retrieval by inner products wants it.
+
+    The weights say how clusters are filled. alpha1 = 0 and a large alpha2 are a softmax over
+    clusters for each sample (NetVLAD's assignment); alpha1 and alpha2 both large are balanced
+    transport (SALAD's); between them clusters and samples are free to take less than their share.
+
+    Args:
+        dim: number of features D of a sample.
+        clusters: number of clusters M.
+        value_dim: number of features L of a value.
+        hidden: width of the hidden layer of s, v and the token's map; default `dim`.
+        dustbin: whether there is a dustbin.
+        dustbin_share: share of the dustbin in p0; clusters share the rest evenly.
+        token: width T of the descriptor of a global token, such as the class token of a
+            transformer; 0: there is none. See `forward`.
+        score: module in place of the default s, (..., D) -> (..., M).
+        value: module in place of the default v, (..., D) -> (..., L).
+        solver, K, shared, alpha0, alpha1, alpha2, rho, init, impl: as in `UOTPooling`.
+
+    Shape:
+        X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L).
+
+    In parameters, `score` and `value` are the maps s and v (`score.0` and `score.2` their linear
+    layers), `dustbin` is z, and `token` the map of the token.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        clusters: int = 64,
+        value_dim: int = 128,
+        *,
+        hidden: int | None = None,
+        dustbin: bool = True,
+        dustbin_share: float = 0.5,
+        token: int = 0,
+        score: nn.Module | None = None,
+        value: nn.Module | None = None,
+        solver: str = "sinkhorn",
+        K: Modules = 3,
+        shared: bool = False,
+        alpha0: Weight | None = 1.0,
+        alpha1: Weight | None = 1.0,
+        alpha2: Weight | None = 1.0,
+        rho: Weight | None = None,
+        init: Any = None,
+        impl: str = "auto",
+    ) -> None:
+        checks.flag("dustbin", dustbin)
+        checks.flag("shared", shared)
+        checks.one_of("solver", solver, tuple(SOLVERS))
+        options = backends.solver_options(solver, K, "exact", None, None, impl)
+        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
+        if options.solver.needs_rho and not options.converged:
+            given["rho"] = rho
+        elif rho is not None:
+            checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
+        super().__init__(dim, options.solver, K, shared, given, init, None, None)
+        self.options = options
+        self.clusters = int(checks.count("clusters", clusters, 1))
+        self.value_dim = int(checks.count("value_dim", value_dim, 1))
+        self.token_dim = int(checks.count("token", token, 0))
+        self.out_dim = self.token_dim + self.clusters * self.value_dim
+        hidden = dim if hidden is None else int(checks.count("hidden", hidden, 1))
+        self.score = mlp(dim, hidden, self.clusters) if score is None else score
+        self.value = mlp(dim, hidden, self.value_dim) if value is None else value
+        self.token = mlp(dim, hidden, self.token_dim) if token else None
+        self.dustbin: nn.Parameter | None
+        self.register_parameter("dustbin", nn.Parameter(torch.ones(())) if dustbin else None)
+        self.dustbin_share = checks.number("dustbin_share", dustbin_share, positive=True)
+        if self.dustbin_share >= 1:
+            checks.fail("dustbin_share", "a number between 0 and 1", dustbin_share)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, from torch's generator."""
+        super().reset_parameters()
+        self._draw()
+        if self.dustbin is not None:
+            nn.init.ones_(self.dustbin)
+
+    def forward(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        *,
+        token: Tensor | None = None,
+    ) -> Tensor:
+        """Return the descriptor of each set, (B, T + M L), of length 1, in the dtype of X; edges are ignored.
+
+        Args:
+            X, index, ptr, dim_size, mask: as in `UOTPooling`.
+            token: the global token of each set, (B, D), for a layer that was made with `token=`. Its
+                descriptor, scaled to length 1, comes first.
+        """
+        V = super().forward(X, index, ptr, dim_size, mask)[:, self.token_dim :]
+        if (token is None) != (self.token is None):
+            made = f"a tensor ({V.shape[0]}, {self.dim})" if self.token is not None else "None"
+            checks.fail("token", f"{made} for a layer with token={self.token_dim}", token)
+        if token is None or self.token is None:
+            return V
+        accepted = f"a floating tensor of shape ({V.shape[0]}, {self.dim})"
+        checks.floating("token", token, accepted)
+        if token.shape != (V.shape[0], self.dim):
+            checks.fail("token", accepted, token)
+        g = functional.normalize(self.token(token).to(V.dtype), dim=-1)
+        # The clusters are of length 1 each, so that their part has sqrt(M) times the length of the token's.
+        parts = torch.cat([g, math.sqrt(self.clusters) * V], dim=-1)
+        return functional.normalize(parts, dim=-1)
+
+    def plan(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the plan in the layout of X, one column per cluster, and that of the dustbin last."""
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        self._check_dim(X)
+        pool = self._in_precision_of(rows)
+        return in_layout_of(X, pool._plan(rows, sets).to(X.dtype))
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        V = pool_padded(self._sums, X, sets)
+        V = functional.normalize(V, dim=-1) / math.sqrt(self.clusters)
+        return functional.pad(V.flatten(1), (self.token_dim, 0))
+
+    def _sums(self, X: Tensor, sets: DenseSets) -> Tensor:
+        """Return the sums of values, (B, M, L). No tensor of samples x clusters x values is made."""
+        P = self._plan(X, sets)[..., : self.clusters]
+        return P.transpose(1, 2) @ sets.fill_absent(self.value(X), 0.0)
+
+    def _plan(self, X: Tensor, sets: Sets) -> Tensor:
+        S = self.score(X)
+        if S.shape != (*X.shape[:-1], self.clusters):
+            checks.fail("score", f"a module that returns {self.clusters} scores per sample (clusters)", S)
+        if self.dustbin is not None:
+            S = torch.cat([S, self.dustbin.expand(*S.shape[:-1], 1)], dim=-1)
+        S = sets.fill_absent(S, 0.0).contiguous()
+        problem = Problem(S, sets, self._log_p0(S, sets), None, self._weight_rows(S))
+        return backends.plan(problem, self.options)
+
+    def _log_p0(self, S: Tensor, sets: Sets) -> Tensor | None:
+        """Return the log of the prior over clusters and dustbin, (M + 1,) or (B, M + 1); None: uniform."""
+        if self.dustbin is None:
+            return None
+        share = torch.full((self.clusters + 1,), (1 - self.dustbin_share) / self.clusters, dtype=S.dtype)
+        share[-1] = self.dustbin_share
+        return share.log().to(S.device)
+
+    def extra_repr(self) -> str:
+        given = [f"{self.dim}, clusters={self.clusters}, value_dim={self.value_dim}"]
+        if self.token_dim:
+            given.append(f"token={self.token_dim}")
+        if self.dustbin is None:
+            given.append("dustbin=False")
+        given.append(f"solver={self.options.solver.name!r}, K={self.K!r}")
+        given += [f"{name}={value!r}" for name, value in self.fixed_weights().items()]
+        return ", ".join(given)

@@ -1,0 +1,199 @@
+"""Aggregation by clusters: limits of the plan, the dustbin, the token, every layout, other computations."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests import tolerances as tol
+from uotpool import UOTAssignment, uot_plan
+from uotpool.zoo import build
+
+D, M, L = 5, 3, 4
+PTR = torch.tensor([0, 6, 6, 7, 16])
+
+
+def close(got, want, bound=tol.F64):
+    torch.testing.assert_close(got, want, rtol=bound, atol=bound)
+
+
+def layer(seed=0, **options):
+    torch.manual_seed(seed)
+    return UOTAssignment(D, M, L, **options).double()
+
+
+def samples(*size):
+    return torch.randn(*size, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e", "badmm-q"])
+def test_it_is_the_plan_of_the_scores_and_a_sum_of_values(solver):
+    """Written out for each set, with the plan from the public function."""
+    pool = layer(solver=solver, rho=None if solver == "sinkhorn" else 1.0, K=4, alpha1=0.5, dustbin_share=0.25)
+    X = samples(2, 7)
+    p0 = torch.tensor([0.25, 0.25, 0.25, 0.25], dtype=X.dtype)
+    S = torch.cat([pool.score(X), pool.dustbin.expand(2, 7, 1)], -1)
+    rho = () if solver == "sinkhorn" else (1.0,)
+    P = uot_plan(S, 1.0, 0.5, 1.0, *rho, p0=p0, solver=solver, K=4)
+    close(pool.plan(X), P)
+    for b in range(2):
+        V = torch.zeros(M, L, dtype=X.dtype)
+        for n in range(7):
+            V += torch.outer(P[b, n, :M], pool.value(X[b, n]))
+        V = V / V.norm(dim=1, keepdim=True)
+        close(pool(X)[b], V.flatten() / V.norm())
+
+
+def test_free_clusters_and_fixed_samples_are_a_softmax_over_clusters():
+    """NetVLAD's assignment: each sample hands out 1 / N by its own scores."""
+    pool = layer(alpha1=0.0, alpha2=1e8, K=1)
+    X = samples(2, 7)
+    S = torch.cat([pool.score(X), pool.dustbin.expand(2, 7, 1)], -1)
+    close(pool.plan(X), S.softmax(-1) / 7, tol.F32)
+
+
+def test_large_weights_are_balanced_transport():
+    """Against POT, which solves it set by set."""
+    ot = pytest.importorskip("ot")
+    pool = layer(alpha1=1e6, alpha2=1e6, K=500, dustbin_share=0.4)
+    X = samples(1, 7)
+    S = torch.cat([pool.score(X), pool.dustbin.expand(1, 7, 1)], -1)[0].detach()
+    p0 = torch.tensor([0.2, 0.2, 0.2, 0.4], dtype=X.dtype)
+    want = ot.sinkhorn(
+        torch.full((7,), 1 / 7, dtype=X.dtype), p0, -S, 1.0, stopThr=1e-12, method="sinkhorn_log"
+    )
+    close(pool.plan(X)[0], want, 1e-5)
+
+
+def test_salad_has_the_marginals_of_the_paper():
+    """Samples hand out 1 / N and clusters take 1 / N, the dustbin the rest; small sets have shares."""
+    torch.manual_seed(0)
+    pool = build("salad", D, clusters=M, value_dim=L, K=200).double()
+    P = pool.plan(samples(2, 10))
+    close(P.sum(2), torch.full((2, 10), 0.1, dtype=P.dtype), 1e-5)
+    close(P.sum(1), torch.tensor([[0.1, 0.1, 0.1, 0.7]] * 2, dtype=P.dtype), 1e-5)
+    small = pool.plan(samples(1, 2))
+    close(small.sum(1), torch.full((1, 4), 0.25, dtype=P.dtype), 1e-5)
+    assert pool(samples(1, 2)).isfinite().all()
+
+
+def test_every_layout_agrees():
+    pool = layer(token=2)
+    X, token = samples(16), samples(4)
+    index = torch.repeat_interleave(torch.arange(4), PTR.diff())
+    y = pool(X, ptr=PTR, token=token)
+    close(pool(X, index, dim_size=4, token=token), y)
+    mask = torch.arange(9) < PTR.diff()[:, None]
+    dense = torch.full((4, 9, D), torch.nan, dtype=X.dtype)
+    dense[mask] = X
+    close(pool(dense, mask=mask, token=token), y)
+    P = pool.plan(dense, mask=mask)
+    close(P[mask], pool.plan(X, ptr=PTR))
+    assert (P[~mask] == 0).all()
+    nested = torch.nested.nested_tensor_from_jagged(X, PTR)
+    close(pool(nested, token=token), y)
+    assert pool.plan(nested).is_nested
+    for b, (begin, end) in enumerate(zip(PTR[:-1].tolist(), PTR[1:].tolist(), strict=True)):
+        if end > begin:
+            close(pool(X[begin:end], token=token[b : b + 1])[0], y[b])
+    close(y.norm(dim=1), torch.ones(4, dtype=y.dtype))
+
+
+def test_the_token_comes_first_and_weighs_as_much_as_a_cluster():
+    pool, X, token = layer(token=2), samples(2, 6), samples(2)
+    y = pool(X, token=token)
+    assert y.shape == (2, pool.out_dim) == (2, 2 + M * L)
+    pieces = [y[:, :2], *y[:, 2:].reshape(2, M, L).unbind(1)]
+    for piece in pieces:
+        close(piece.norm(dim=1), torch.full((2,), (1 / (M + 1)) ** 0.5, dtype=y.dtype))
+    for pool_, given, message in (
+        (pool, None, r"token: expected a tensor \(2, 5\) for a layer with token=2, got None"),
+        (layer(), token, "token: expected None for a layer with token=0"),
+        (pool, samples(3), r"token: expected a floating tensor of shape \(2, 5\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pool_(X, token=given)
+
+
+def test_a_sample_that_belongs_nowhere_goes_to_the_dustbin():
+    torch.manual_seed(0)
+    score = nn.Linear(D, M, bias=False).double()
+    pool = UOTAssignment(D, M, L, score=score, dustbin_share=0.2, alpha1=0.1).double()
+    X = samples(1, 6)
+    with torch.no_grad():
+        X[0, 0] = -30 * torch.linalg.pinv(score.weight).sum(1)  # all of its scores are -30
+    P = pool.plan(X)[0].detach()
+    assert float(P[0, :M].sum()) < 1e-6 * float(P[0, M])
+    without = layer(dustbin=False)
+    assert without.plan(X).shape == (1, 6, M)
+    assert without(X).shape == (1, M * L)
+
+
+def test_gradients_reach_everything_and_are_right():
+    pool = layer(seed=3, alpha0=None, alpha1=None, alpha2=None, token=2)
+    X, token = samples(2, 6).requires_grad_(), samples(2).requires_grad_()
+    pool(X, token=token).square().cumsum(1).sum().backward()
+    assert [name for name, p in pool.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+    reference = layer(alpha1=0.7, impl="reference")
+    torch.autograd.gradcheck(reference, (samples(2, 4).requires_grad_(),))
+
+
+def test_no_tensor_of_samples_by_clusters_by_values():
+    """The largest tensor of a pass is that of hidden units, samples x D here."""
+
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **kwargs or {})
+            if isinstance(out, torch.Tensor):
+                self.numel = max(self.numel, out.numel())
+            return out
+
+    torch.manual_seed(0)
+    pool = UOTAssignment(16, 8, 8)
+    X = torch.randn(2, 50, 16, requires_grad=True)
+    with Largest() as seen:
+        pool(X).sum().backward()
+    assert seen.numel == 2 * 50 * 16
+
+
+def test_wrong_options_are_refused():
+    for options, error, message in (
+        ({"clusters": 0}, ValueError, "clusters: expected an integer >= 1"),
+        ({"dustbin_share": 1.0}, ValueError, "dustbin_share: expected a number between 0 and 1"),
+        ({"solver": "sinkhorn", "rho": 1.0}, ValueError, "rho: expected None"),
+        ({"dustbin": 1}, TypeError, "dustbin: expected a bool"),
+    ):
+        with pytest.raises(error, match=message):
+            UOTAssignment(D, **options)
+    with pytest.raises(ValueError, match="score: expected a module that returns 3 scores per sample"):
+        UOTAssignment(D, M, L, score=nn.Linear(D, 7))(torch.randn(2, 4, D))
+
+
+def test_repr_state_and_reset():
+    pool = layer(token=2)
+    assert "5, clusters=3, value_dim=4, token=2, solver='sinkhorn', K=3, alpha0=1.0" in repr(pool)
+    twin = layer(seed=1, token=2)
+    twin.load_state_dict(pool.state_dict())
+    X, token = samples(2, 6), samples(2)
+    assert torch.equal(twin(X, token=token), pool(X, token=token))
+    torch.manual_seed(5)
+    pool.reset_parameters()
+    assert not torch.equal(twin(X, token=token), pool(X, token=token))
+    half = pool.half()
+    assert half(X.half(), token=token.half()).dtype == torch.float16
+
+
+def test_the_page_shows_the_committed_measurement():
+    retrieval = pytest.importorskip("bench.retrieval")
+    from bench.report import markdown
+
+    root = Path(__file__).parent.parent
+    with (root / "results/bench/retrieval.csv").open(newline="") as file:
+        shown = markdown(retrieval.summary(list(csv.DictReader(file))))
+    assert shown[shown.index("| head") :].strip() in (root / "docs/use/retrieval.md").read_text()

@@ -1,0 +1,89 @@
+"""Jagged nested tensors are sets of their own: what `ptr` says, X says itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.tolerances import F64
+from uotpool import UOTPooling, duality_gap, plan_stats, uot_plan, uot_pool, zoo
+
+D = 5
+PTR = torch.tensor([0, 4, 4, 5, 12])
+WEIGHTS = (0.5, 1.0, 2.0)
+
+
+@pytest.fixture
+def rows():
+    return torch.randn(12, D, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def nested(rows):
+    return torch.nested.nested_tensor_from_jagged(rows, PTR)
+
+
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+def test_functions_take_it_like_ptr(rows, nested, impl):
+    q0 = torch.rand(12, dtype=torch.float64) + 0.1
+    q0 = torch.nested.nested_tensor_from_jagged(q0, PTR).softmax(-1).values()
+    for options in ({}, {"q0": q0}):
+        expected = uot_pool(rows, *WEIGHTS, ptr=PTR, impl=impl, **options)
+        assert torch.equal(uot_pool(nested, *WEIGHTS, impl=impl, **options), expected)
+        P = uot_plan(nested, *WEIGHTS, impl=impl, **options)
+        assert P.is_nested
+        assert P.shape == nested.shape
+        flat = uot_plan(rows, *WEIGHTS, ptr=PTR, impl=impl, **options)
+        assert torch.equal(P.values(), flat)
+        gap = duality_gap(nested, P, *WEIGHTS, **options)
+        torch.testing.assert_close(
+            gap, duality_gap(rows, flat, *WEIGHTS, ptr=PTR, **options), rtol=F64, atol=F64
+        )
+        torch.testing.assert_close(plan_stats(P).mass, plan_stats(flat, ptr=PTR).mass, rtol=F64, atol=F64)
+
+
+def test_gradients_reach_the_tensors_that_it_was_made_of(rows):
+    parts = [rows[begin:end].clone().requires_grad_() for begin, end in ((0, 4), (5, 12))]
+    pool = UOTPooling(D, dtype=torch.float64)
+    pool(torch.nested.as_nested_tensor(parts, layout=torch.jagged)).square().sum().backward()
+    for part in parts:
+        alone = part.detach().clone().requires_grad_()
+        pool(alone).square().sum().backward()
+        torch.testing.assert_close(part.grad, alone.grad, rtol=F64, atol=F64)
+
+
+@pytest.mark.parametrize("name", ["mean", "attention", "gem", "set-transformer", "uotp"])
+def test_poolings_of_the_zoo_take_it(rows, nested, name):
+    torch.manual_seed(0)
+    pool = zoo.build(name, dim=D).double()
+    torch.testing.assert_close(pool(nested), pool(rows, ptr=PTR), rtol=F64, atol=F64)
+
+
+def test_a_compiled_layer_takes_it(nested):
+    pool = UOTPooling(D, dtype=torch.float64)
+    compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(nested), pool(nested), rtol=F64, atol=F64)
+
+
+def test_other_nested_tensors_are_refused_with_a_way_out(rows, nested):
+    pool = UOTPooling(D, dtype=torch.float64)
+    strided = torch._nested_view_from_buffer(
+        rows.flatten(), torch.tensor([[4, D], [8, D]]), torch.tensor([[D, 1], [D, 1]]), torch.tensor([0, 4 * D])
+    )
+    holes = torch.nested.narrow(
+        rows.reshape(2, 6, D), 1, torch.tensor([0, 1]), torch.tensor([3, 4]), layout=torch.jagged
+    )
+    turned = nested.transpose(1, 2)
+    cases = [
+        ({"X": strided}, TypeError, r"X: expected a nested tensor in the layout torch\.jagged"),
+        ({"X": holes}, ValueError, r"X: expected a nested tensor without holes \(X\.contiguous\(\)"),
+        ({"X": turned}, ValueError, "X: expected a nested tensor of shape"),
+        ({"X": nested, "ptr": PTR}, ValueError, "ptr: expected None with a nested X"),
+        ({"X": nested, "mask": torch.ones(12)}, ValueError, "mask: expected None with a nested X"),
+        ({"X": nested, "dim_size": 7}, ValueError, "dim_size: expected 4, the number of sets"),
+        ({"X": nested.int()}, TypeError, "X: expected a floating tensor"),
+    ]
+    for arguments, error, message in cases:
+        with pytest.raises(error, match=message):
+            pool(**arguments)
+    torch.testing.assert_close(pool(holes.contiguous()).shape, torch.Size((2, D)))

@@ -1,0 +1,338 @@
+"""UOT pooling inside sentence-transformers: the real package, with a tiny BERT of random weights built here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+
+import uotpool
+from tests.tolerances import BF16, F32
+
+pytest.importorskip("sentence_transformers")
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
+
+from examples import sentence_encoder
+from uotpool.integrations.sentence_transformers import UOTPooling
+
+DIM = 32
+TEXTS = ["the film was superb.", "rain fell on every street in a small old town and we saw it.", "clever"]
+PROMPT = "every film: "
+DOTTED = "uotpool.integrations.sentence_transformers.UOTPooling"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(sentence_encoder.tiny_encoder(tmp_path_factory.mktemp("encoder"), DIM))
+
+
+def encoder(folder, pooling=None, *after):
+    model = SentenceTransformer(folder, device="cpu")
+    if pooling is not None:
+        model[1] = pooling
+    return SentenceTransformer(modules=[*model, *after], device="cpu") if after else model
+
+
+def trained(**options):
+    """Return a pooling that is neither at its start nor at a symmetric point."""
+    pooling = UOTPooling(DIM, **options)
+    with torch.no_grad():
+        for parameter in pooling.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return pooling
+
+
+def encode(model, texts=TEXTS, **options):
+    return model.encode(texts, convert_to_tensor=True, show_progress_bar=False, **options)
+
+
+def batch(model, texts=TEXTS):
+    """Return what the encoder itself makes of the texts: token embeddings and the tokenizer's mask."""
+    with torch.no_grad():
+        return model[0](model.preprocess(texts))
+
+
+def flattened(features):
+    """Return padded features in the flat form of flash attention: one row, and where each sentence begins."""
+    mask = features["attention_mask"].bool()
+    ptr = torch.cat([torch.zeros(1, dtype=torch.int32), mask.sum(1).cumsum(0).int()])
+    return {"token_embeddings": features["token_embeddings"][mask].unsqueeze(0), "cu_seq_lens_q": ptr}
+
+
+def left_padded(features):
+    """Return the same sentences with their padding before them."""
+    by = (features["attention_mask"] == 0).sum(1).tolist()
+    return {
+        name: torch.stack([row.roll(n, 0) for row, n in zip(features[name], by, strict=True)])
+        for name in ("token_embeddings", "attention_mask")
+    }
+
+
+def assert_close(found, expected, tolerance=F32):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# in the place of the package's own
+
+
+def test_begins_as_mean_pooling(folder):
+    swapped = encoder(folder, UOTPooling(DIM, start="mean"))
+    assert_close(encode(swapped), encode(encoder(folder)))
+    assert not torch.allclose(encode(encoder(folder, UOTPooling(DIM))), encode(encoder(folder)), atol=1e-2)
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_prompts_are_pooled_as_by_the_package(folder, include_prompt):
+    swapped = encoder(folder, UOTPooling(DIM, include_prompt, start="mean"))
+    own = encoder(folder, Pooling(DIM, include_prompt=include_prompt))
+    assert_close(encode(swapped, prompt=PROMPT), encode(own, prompt=PROMPT))
+    other = encoder(folder, UOTPooling(DIM, not include_prompt, start="mean"))
+    assert not torch.allclose(encode(swapped, prompt=PROMPT), encode(other, prompt=PROMPT), atol=1e-2)
+
+
+LAYOUTS = {"right": dict, "left": left_padded, "flat": flattened}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("length", [None, 3, torch.tensor([3]), torch.tensor([3, 3, 3])], ids=str)
+def test_every_layout_and_prompt_gives_the_mean_of_the_package(folder, layout, length):
+    features = LAYOUTS[layout](batch(encoder(folder)))
+    if length is not None:
+        features["prompt_length"] = length
+    # This one first: the package, before version 6, changes the mask of the features.
+    found = UOTPooling(DIM, include_prompt=False, start="mean")(dict(features))["sentence_embedding"]
+    assert_close(found, Pooling(DIM, include_prompt=False)(features)["sentence_embedding"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("length", [0, 3])
+def test_a_sentence_is_pooled_as_the_layer_pools_its_tokens(folder, layout, length):
+    features = batch(encoder(folder))
+    pooling = trained(include_prompt=False)
+    X, mask = features["token_embeddings"], features["attention_mask"].bool()
+    expected = torch.cat([pooling.pool(x[m][length:]) for x, m in zip(X, mask, strict=True)])
+    given = LAYOUTS[layout](features) | {"prompt_length": length}
+    assert_close(pooling(given)["sentence_embedding"], expected)
+
+
+def test_each_sentence_can_have_a_prompt_of_its_own(folder):
+    features = batch(encoder(folder))
+    pooling = trained(include_prompt=False)
+    lengths = torch.tensor([1, 4, 2])
+    one = [pooling(dict(features) | {"prompt_length": int(n)})["sentence_embedding"] for n in lengths]
+    expected = torch.stack([one[i][i] for i in range(3)])
+    for form in (dict, flattened):
+        found = pooling(form(features) | {"prompt_length": lengths})["sentence_embedding"]
+        assert_close(found, expected)
+
+
+def test_tokens_without_a_mask_are_all_pooled():
+    X = torch.randn(2, 5, DIM)
+    pooling = trained(include_prompt=False)
+    assert_close(pooling({"token_embeddings": X})["sentence_embedding"], pooling.pool(X))
+    found = pooling({"token_embeddings": X, "prompt_length": 2})["sentence_embedding"]
+    assert_close(found, pooling.pool(X[:, 2:]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.float32])
+def test_masks_of_any_dtype(folder, dtype):
+    features = batch(encoder(folder))
+    assert features["attention_mask"].dtype == torch.int64  # what a tokenizer gives
+    pooling = trained()
+    expected = pooling(dict(features))["sentence_embedding"]
+    given = {
+        "token_embeddings": features["token_embeddings"],
+        "attention_mask": features["attention_mask"].to(dtype),
+    }
+    assert torch.equal(pooling(given)["sentence_embedding"], expected)
+
+
+def test_a_sentence_that_is_all_prompt_is_zero(folder):
+    features = batch(encoder(folder)) | {"prompt_length": 5}
+    found = UOTPooling(DIM, include_prompt=False)(features)["sentence_embedding"]
+    assert features["attention_mask"].sum(1).min() <= 5
+    assert torch.equal(found[2], torch.zeros(DIM))
+    assert found[:2].abs().sum(1).min() > 0
+
+
+def test_embeddings_do_not_depend_on_batch_mates(folder):
+    model = encoder(folder, trained())
+    assert_close(encode(model), torch.stack([encode(model, text) for text in TEXTS]))
+
+
+def test_the_mask_of_the_features_stays(folder):
+    features = batch(encoder(folder)) | {"prompt_length": 2}
+    before = features["attention_mask"].clone()
+    UOTPooling(DIM, include_prompt=False)(features)
+    assert torch.equal(features["attention_mask"], before)
+
+
+def test_half_precision(folder):
+    pooling = trained()
+    exact = encode(encoder(folder, pooling))
+    found = encode(encoder(folder, pooling).to(torch.bfloat16))
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - exact).abs().max() < 4 * BF16 * exact.abs().max()
+
+
+def test_it_learns_with_a_loss_of_the_package(folder):
+    model = encoder(folder, UOTPooling(DIM, start="mean"), Normalize())
+    loss = MultipleNegativesRankingLoss(model)
+    pairs = [model.preprocess(TEXTS), model.preprocess(["superb", "rain fell", "a clever film"])]
+    before = encode(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        losses.append(loss([dict(features) for features in pairs], torch.arange(3)))
+        losses[-1].backward()
+        assert model[1].pool.raw_scale.grad.abs().min() > 0
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    assert not torch.allclose(encode(model), before, atol=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# on disk
+
+OPTIONS = [
+    {},
+    {"start": "mean"},
+    {"solver": "badmm-q", "K": 2, "alpha0": [0.5, 1.5]},
+    {"q0": {"hidden": 5}, "p0": "learned", "include_prompt": False},
+    {**uotpool.CLASSIC, "init": {"alpha0": 0.2}, "shared": True},
+    {"K": "converged", "scale": None, "alpha0": None},
+]
+
+
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickle"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_saved_model_gives_the_same_embeddings(folder, tmp_path, options, safe):
+    pooling = trained(**options)
+    model = encoder(folder, pooling, Dense(DIM, 8), Normalize())
+    model.save(str(tmp_path), create_model_card=False, safe_serialization=safe)
+    assert json.loads((tmp_path / "modules.json").read_text())[1] == {
+        "idx": 1,
+        "name": "1",
+        "path": "1_UOTPooling",
+        "type": DOTTED,
+    }
+    loaded = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    assert type(loaded[1]) is UOTPooling
+    assert loaded[1].get_config_dict() == pooling.get_config_dict()
+    assert torch.equal(encode(loaded, prompt=PROMPT), encode(model, prompt=PROMPT))
+    loaded.save(str(tmp_path / "again"), create_model_card=False)
+    config = "1_UOTPooling/config.json"
+    assert (tmp_path / "again" / config).read_text() == (tmp_path / config).read_text()
+
+
+def test_a_fresh_process_needs_only_the_path(folder, tmp_path, monkeypatch):
+    """The class is imported from its name in modules.json, by the package, and from nowhere else."""
+    encoder(folder, trained()).save(str(tmp_path), create_model_card=False)
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        SentenceTransformer(str(tmp_path), device="cpu")
+    monkeypatch.delitem(sys.modules, "uotpool.integrations.sentence_transformers")
+    loaded = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    assert type(loaded[1]) is import_module("uotpool.integrations.sentence_transformers").UOTPooling
+
+
+def test_dimensions(folder):
+    model = encoder(folder, UOTPooling(DIM))
+    assert model.get_embedding_dimension() == model[1].get_embedding_dimension() == DIM
+    with pytest.warns(FutureWarning, match="renamed"):
+        assert model[1].get_sentence_embedding_dimension() == DIM
+    assert repr(model[1]).startswith("UOTPooling({'embedding_dimension': 32, 'include_prompt': True")
+
+
+def test_weights_that_do_not_fit_are_refused(folder, tmp_path):
+    encoder(folder, UOTPooling(DIM)).save(str(tmp_path), create_model_card=False)
+    config = tmp_path / "1_UOTPooling/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"q0": "learned"}))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    config.unlink()
+    with pytest.raises(
+        ValueError, match=r"expected config\.json of a saved UOTPooling in the folder '1_UOTPooling'"
+    ):
+        SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# errors that name the way out
+
+X = torch.randn(2, 5, DIM)
+WRONG = {
+    "token_embeddings', got the keys input_ids, attention_mask: put a module that makes token": {
+        "input_ids": torch.zeros(2, 5),
+        "attention_mask": torch.ones(2, 5),
+    },
+    r"attention_mask: expected a tensor of shape \(2, 5\) of 0 and 1, .* leave the key out": {
+        "token_embeddings": X,
+        "attention_mask": torch.ones(2, 6),
+    },
+    r"attention_mask: expected a tensor of shape \(2, 5\)": {
+        "token_embeddings": X,
+        "attention_mask": [[1] * 5] * 2,
+    },
+    "mask: expected a bool or 0/1 tensor .* got the value -inf": {
+        "token_embeddings": X,
+        "attention_mask": torch.zeros(2, 5).index_fill(1, torch.tensor([4]), -torch.inf),
+    },
+    r"embedding_dimension=32; make it with that of the encoder, UOTPooling\(7, ...\)": {
+        "token_embeddings": torch.randn(2, 5, 7)
+    },
+    r"token_embeddings: expected a tensor \(sentences, tokens, 32\), got .*\(2, 32\)": {
+        "token_embeddings": X[:, 0]
+    },
+    "token_embeddings: expected a floating tensor": {
+        "token_embeddings": torch.zeros(2, 5, DIM, dtype=torch.int64)
+    },
+    r"token_embeddings: expected a tensor \(1, tokens, 32\) with cu_seq_lens_q": {
+        "token_embeddings": X,
+        "cu_seq_lens_q": torch.tensor([0, 5, 10]),
+    },
+    r"ptr: expected offsets that start at 0, never fall and end at 5": {
+        "token_embeddings": X[:1],
+        "cu_seq_lens_q": torch.tensor([0, 3]),
+    },
+    "'token_weights_sum' of the module WordWeights: leave that module out": {
+        "token_embeddings": X,
+        "token_weights_sum": torch.ones(2),
+    },
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_features(message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        UOTPooling(DIM)(WRONG[message])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"embedding_dimension": 0}, "embedding_dimension: expected an integer >= 1, got 0"),
+        ({"include_prompt": 1}, "include_prompt: expected a bool"),
+        ({"q0": torch.nn.Linear(DIM, 1)}, 'q0: expected "uniform" or "learned": config.json'),
+        ({"solver": "sinkhron"}, "solver: expected one of 'sinkhorn'"),
+        ({"pooling_mode": "mean"}, "pooling_mode"),
+    ],
+    ids=str,
+)
+def test_wrong_options(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        UOTPooling(**{"embedding_dimension": DIM} | options)
+
+
+def test_the_example(capsys):
+    found = sentence_encoder.main(["--epochs", "1"])
+    assert set(found) == {"mean", "uot"}
+    assert all(0.3 <= value <= 1.0 for value in found.values())
+    assert capsys.readouterr().out.count("of 200 test sentences") == 2
