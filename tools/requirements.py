@@ -1,4 +1,4 @@
-"""Print the requirements of extras of our two packages for pip: `requirements.py EXTRA ...`.
+"""Print the requirements of extras of our two packages, one per line: `requirements.py EXTRA ...`.
 
 `pip install --editable .[dev]` would build the packages once more to read the requirements.
 """
@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OWN = re.compile(r"(uotpool(?:-experiments)?)(?:\[([\w,]+)\])?$")
+OWN = re.compile(r"(uotpool(?:-experiments)?)(?:\[([\w,-]+)\])?$")
 
 
 def extras() -> dict[str, dict[str, list[str]]]:
@@ -41,4 +41,4 @@ def requirements(names: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*requirements(sys.argv[1:]))
+    print(*requirements(sys.argv[1:]), sep="\n")

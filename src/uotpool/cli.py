@@ -17,6 +17,7 @@ import torch
 import uotpool
 from uotpool.backends import available
 from uotpool.backends.cpu import library
+from uotpool.backends.triton import backend as triton
 from uotpool.plaintext import visible
 from uotpool.solvers import SOLVERS
 from uotpool.zoo import ENTRIES, build
@@ -48,6 +49,8 @@ def info() -> str:
         state = f"not available: {missing}" if missing else "available"
         if name == "cpu" and not missing:
             state += f" ({library.isa()}; usable here: {', '.join(library.usable_isas())})"
+        if name == "triton" and not missing:
+            state += f" ({triton.describe()})"
         used = " (impl='auto' takes it for CPU tensors)" if name == chosen else ""
         lines.append(f"  {name:10}{state}{used}")
     if error := library.build_error():
