@@ -120,7 +120,8 @@ def reads_as_is(X: Tensor, options: SolverOptions) -> bool:
 def pool(problem: Problem, options: SolverOptions) -> Tensor:
     """Pool X by its plan, or by the plan of scale * X: (B, D)."""
     backend, problem = _prepared(problem, options)
-    return backend.pool(problem, options)
+    y = backend.pool(problem, options)
+    return y * problem.sets.squeeze(problem.sizes(y)) if options.readout == "sum" else y
 
 
 def plan(problem: Problem, options: SolverOptions) -> Tensor:
@@ -141,6 +142,8 @@ def pool_windows(
     X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
 ) -> Tensor | None:
     """Do the same as `Backend.pool_windows`."""
+    if options.readout == "sum":  # windows at the border have fewer samples
+        return None
     return choose(X, weights.shape[1], options).pool_windows(X, weights, scale, windows, options)
 
 
