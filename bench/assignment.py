@@ -2,8 +2,8 @@
 
 "plain" is the same layer as one would write it: steps of Sinkhorn by `torch.logsumexp`, then a batched product.
 "plain, broadcast" makes the tensor of samples x clusters x values and sums it up. Each is measured alone, with
-scores and values as the features of X, and with the maps that make them from 768 features. One thread count, the
-first.
+scores and values as the features of X, and with the maps that make them from 768 features. The first
+number of threads counts.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ NAMES = (
     # of what the solvers find
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
     # of what learns
-    *("witnesses", "heat-maps", "retrieval", "sentences"),
+    *("witnesses", "heat-maps", "retrieval", "retrieval-settings", "sentences"),
     # of the GPU kernels
     *("gpu", "gpu-static", "gpu-launches", "gpu-model"),
 )

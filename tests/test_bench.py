@@ -42,7 +42,7 @@ COMPARISONS = (
 )
 FINDINGS = (
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
-    *("witnesses", "heat-maps", "retrieval", "sentences"),
+    *("witnesses", "heat-maps", "retrieval", "retrieval-settings", "sentences"),
 )
 NO_PROMISES = (
     *("default", "pot", "zoo", "mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed", "assignment"),
@@ -98,8 +98,9 @@ def test_comparisons(quick, name):
 @pytest.mark.parametrize("name", FINDINGS)
 def test_findings(quick, name):
     printed, folder = quick
-    if name == "retrieval" and not status("cifar10-subset").present:
-        pytest.skip("cifar10-subset is not at hand")
+    for measurement, dataset in (("retrieval", "cifar10-subset"), ("retrieval-settings", "fashion-mnist")):
+        if name == measurement and not status(dataset).present:
+            pytest.skip(f"{dataset} is not at hand")
     with (folder / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows
