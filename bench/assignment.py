@@ -25,10 +25,10 @@ from uotpool import UOTAssignment
 SETS, SAMPLES, CLUSTERS, VALUES, DIM = 32, 529, 64, 128, 768
 QUICK = (2, 9, 4, 8, 16)
 OURS, PLAIN, BROADCAST = "UOTAssignment", "plain", "plain, broadcast"
-ALONE, WHOLE = "alone", "with its networks"
+ALONE, WHOLE = "alone", "with its maps"
 NOTE = (
     f"{ALONE}: plan and sums, with scores and values as features of X; {WHOLE}: from 768 features, each by a "
-    "network with a hidden layer. broadcast: samples x clusters x values are made"
+    "linear map. broadcast: samples x clusters x values are made"
 )
 MEMORY_NOTE = "extra: what forward + backward adds to the resident memory of a fresh process at its peak"
 
@@ -52,7 +52,10 @@ class Plain(nn.Module):
 
     def __init__(self, layer: UOTAssignment, broadcast: bool) -> None:
         super().__init__()
-        self.score, self.value, self.dustbin = layer.score, layer.value, layer.dustbin
+        assert layer.dustbin is not None
+        assert layer.centres is not None
+        self.score, self.value = layer.score, layer.value
+        self.dustbin, self.centres = layer.dustbin, layer.centres
         self.share, self.steps, self.broadcast = layer.dustbin_share, int(layer.K), broadcast
 
     def forward(self, X: Tensor, edge_index: Tensor | None = None) -> Tensor:
@@ -67,7 +70,10 @@ class Plain(nn.Module):
             g = 0.5 * (-math.log(N) - (S + f).logsumexp(2, keepdim=True))
         Y = S + f + g
         P = (Y - Y.flatten(1).logsumexp(1)[:, None, None]).exp()[..., :M]
-        V = (P.unsqueeze(-1) * v.unsqueeze(2)).sum(1) if self.broadcast else P.transpose(1, 2) @ v
+        if self.broadcast:
+            V = (P.unsqueeze(-1) * (v.unsqueeze(2) - self.centres)).sum(1)
+        else:
+            V = P.transpose(1, 2) @ v - P.sum(1).unsqueeze(-1) * self.centres
         return functional.normalize(functional.normalize(V, dim=-1).flatten(1), dim=-1)
 
 
@@ -78,6 +84,8 @@ def head(dim: int, name: str, part: str, clusters: int, values: int) -> nn.Modul
     if part == ALONE:
         maps = {"score": Columns(0, clusters), "value": Columns(clusters, clusters + values)}
     layer = UOTAssignment(dim, clusters, values, **maps)
+    assert layer.centres is not None
+    nn.init.normal_(layer.centres, std=0.1)
     return layer if name == OURS else Plain(layer, broadcast=name == BROADCAST)
 
 
@@ -90,7 +98,7 @@ def measure(session: Session) -> list[Comparison]:
         torch.set_num_threads(threads)
         for part, size in sizes.items():
             X = samples(size)
-            options = {"part": part, "clusters": clusters, "values": values}
+            options: dict[str, Any] = {"part": part, "clusters": clusters, "values": values}
             heads = {name: head(size[2], name, **options) for name in (OURS, PLAIN, BROADCAST)}
             verify(heads[OURS], answer(heads[PLAIN], X[:2]), X[:2])
             for mode in (FORWARD, BOTH):

@@ -139,6 +139,15 @@ def test_copies_and_text():
         assert torch.equal(twin(X), layer(X))
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_compiles_whole(ragged):
+    layer = UOTPooling(D, readout="sum")
+    X = torch.randn(2, 5, D)
+    x, layout = (X.flatten(0, 1), {"ptr": torch.tensor([0, 4, 10])}) if ragged else (X, {})
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    close(compiled(x, **layout), layer(x, **layout), tol.F32)
+
+
 def test_empty_batches():
     layer = UOTPooling(D, readout="sum")
     assert layer(torch.zeros(0, 5, D)).shape == (0, D)

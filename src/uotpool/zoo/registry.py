@@ -174,6 +174,7 @@ SYNONYMS = {
     "avg": "mean",
     "uot": "uotp",
     "sinkhorn": "uotp-sinkhorn",
+    "attentionpoollatent": "map",
 }
 
 
