@@ -17,6 +17,7 @@ from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.datasets import status
 from uotpool_experiments.figures import (
     best_modules,
+    forest,
     from_runs,
     measured,
     modules,
@@ -61,6 +62,7 @@ def needs(*datasets: str) -> None:
         ("priors", []),
         ("best-modules", []),
         ("ranks", []),
+        ("forest", []),
         ("dynamics", ["MUTAG"]),
         ("rationality", ["MUTAG", "IMDB-BINARY"]),
         ("image-plans", []),
@@ -92,6 +94,38 @@ def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, mo
 def test_unknown_figure(tmp_path):
     with pytest.raises(ValueError, match=r"name: expected one of .*dynamics.*, got 'nine'"):
         figures.draw("nine", tmp_path)
+
+
+def test_a_forest_of_known_differences():
+    def sample(*values):
+        return Sample({(seed, 0): value for seed, value in enumerate(values)})
+
+    found = {
+        ("uotp-sinkhorn", "a"): sample(0.80, 0.82),
+        ("uotp-sinkhorn-paper", "a"): sample(0.70, 0.71),
+        ("mean", "a"): sample(0.81, 0.82),
+        ("max", "a"): sample(0.90, 0.91),
+        ("uotp-sinkhorn", "b"): sample(0.60),
+        ("mean", "b"): sample(0.55),
+        ("uotp-badmm-e-paper", "b"): sample(0.99),
+    }
+    best = forest.best_others(found)
+    assert best == {(forest.BEST, "a"): found["max", "a"], (forest.BEST, "b"): found["mean", "b"]}
+    compared = forest.comparisons(found)
+    assert [list(by_solver) for by_solver in compared.values()] == [["sinkhorn"]] * 3
+    published, mean, other = (by_solver["sinkhorn"] for by_solver in compared.values())
+    assert published.each["a"].points.value == pytest.approx(10.5)
+    assert published.each["a"].verdict == 1
+    assert mean.each["b"].points.value == pytest.approx(5.0)
+    assert mean.each["b"].verdict == 0  # one run says nothing of chance
+    assert {d: round(one.points.value, 6) for d, one in other.each.items()} == {"a": -9.5, "b": 5.0}
+    words = forest.in_words(compared)
+    assert (
+        "sinkhorn, exact less published: +10.5 points [+10.0, +11.0] over 1 data sets; 1 won, 0 lost"
+        in words[1]
+    )
+    axes = forest.picture(compared).axes
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == ["a", "b", forest.EVERY]
 
 
 def test_share_of_entries():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from uotpool_experiments.analysis.paired import paired
@@ -47,6 +49,7 @@ def test_only_common_seeds_count():
     found = paired(SCORES, "uotp", "max")
     assert list(found.each) == ["a"]
     assert found.every.points.value == pytest.approx(45.0)
+    assert (found.every.verdict, found.every.smallest) == (0, math.inf)  # a single run says nothing of chance
     with pytest.raises(ValueError, match="pooling: expected two with runs in common, got 'max' and 'gem'"):
         paired(SCORES, "max", "gem")
 

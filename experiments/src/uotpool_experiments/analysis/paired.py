@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ POWER = 0.8  # the probability with which a difference of the size `Ahead.smalle
 
 @dataclass(frozen=True)
 class Ahead:
-    """A mean difference in points with its interval.
+    """A mean difference in points with its interval, which is unbounded for a single run.
 
     Attributes:
         points: the difference; positive if the first pooling is better.
@@ -67,12 +68,13 @@ def paired(found: Samples, first: str, other: str, seed: int = 0) -> Paired:
         raise ValueError(f"pooling: expected two with runs in common, got {first!r} and {other!r}, with none")
     random = np.random.RandomState(seed)
     means = {dataset: float(points.mean()) for dataset, points in ahead.items()}
-    each = {dataset: _ahead(means[dataset], _redrawn(points, random)) for dataset, points in ahead.items()}
+    each = {d: _ahead(means[d], _redrawn(points, random), len(points)) for d, points in ahead.items()}
     differences, drawn = list(ahead.values()), []
     for _ in range(RESAMPLES):
         some = [differences[i] for i in random.randint(len(differences), size=len(differences))]
         drawn.append(np.mean([one[random.randint(len(one), size=len(one))].mean() for one in some]))
-    return Paired(each, _ahead(float(np.mean(list(means.values()))), np.array(drawn)))
+    runs = sum(map(len, differences))
+    return Paired(each, _ahead(float(np.mean(list(means.values()))), np.array(drawn), runs))
 
 
 def _redrawn(points: Array, random: np.random.RandomState) -> Array:
@@ -80,7 +82,9 @@ def _redrawn(points: Array, random: np.random.RandomState) -> Array:
     return points[random.randint(len(points), size=(RESAMPLES, len(points)))].mean(1)
 
 
-def _ahead(mean: float, draws: Array) -> Ahead:
+def _ahead(mean: float, draws: Array, runs: int) -> Ahead:
     """Return the difference with its interval, and so many standard errors as would be shown with `POWER`."""
+    if runs < 2:  # One run drawn again is the same run, which says nothing of chance.
+        return Ahead(Interval(mean, -math.inf, math.inf), math.inf)
     errors = float(stats.norm.ppf((1 + SHARE) / 2) + stats.norm.ppf(POWER))
     return Ahead(interval(mean, draws), errors * float(draws.std()))
