@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,14 @@ from scipy import stats
 from uotpool_experiments.analysis.regret import RESAMPLES, SHARE, Array, Interval, interval
 from uotpool_experiments.analysis.samples import Samples, common
 
+BEST = "the best other"  # stands for a pooling that is another one on each data set
+FEWEST = 5  # runs that an interval needs: so few drawn again are too often alike
 POWER = 0.8  # the probability with which a difference of the size `Ahead.smallest` would be shown
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """A mean difference in points with its interval.
+    """A mean difference in points with its interval, which is unbounded for fewer than `FEWEST` runs.
 
     Attributes:
         points: the difference; positive if the first pooling is better.
@@ -67,12 +70,23 @@ def paired(found: Samples, first: str, other: str, seed: int = 0) -> Paired:
         raise ValueError(f"pooling: expected two with runs in common, got {first!r} and {other!r}, with none")
     random = np.random.RandomState(seed)
     means = {dataset: float(points.mean()) for dataset, points in ahead.items()}
-    each = {dataset: _ahead(means[dataset], _redrawn(points, random)) for dataset, points in ahead.items()}
+    each = {d: _ahead(means[d], _redrawn(points, random), len(points)) for d, points in ahead.items()}
     differences, drawn = list(ahead.values()), []
     for _ in range(RESAMPLES):
         some = [differences[i] for i in random.randint(len(differences), size=len(differences))]
         drawn.append(np.mean([one[random.randint(len(one), size=len(one))].mean() for one in some]))
-    return Paired(each, _ahead(float(np.mean(list(means.values()))), np.array(drawn)))
+    runs = sum(map(len, differences))
+    return Paired(each, _ahead(float(np.mean(list(means.values()))), np.array(drawn), runs))
+
+
+def best_others(found: Samples) -> Samples:
+    """Return for each data set the runs of the best pooling that is not one of ours, under the name `BEST`."""
+    best: Samples = {}
+    for (pooling, dataset), sample in found.items():
+        before = best.get((BEST, dataset))
+        if not pooling.startswith("uotp") and (before is None or sample.mean > before.mean):
+            best[BEST, dataset] = sample
+    return best
 
 
 def _redrawn(points: Array, random: np.random.RandomState) -> Array:
@@ -80,7 +94,9 @@ def _redrawn(points: Array, random: np.random.RandomState) -> Array:
     return points[random.randint(len(points), size=(RESAMPLES, len(points)))].mean(1)
 
 
-def _ahead(mean: float, draws: Array) -> Ahead:
+def _ahead(mean: float, draws: Array, runs: int) -> Ahead:
     """Return the difference with its interval, and so many standard errors as would be shown with `POWER`."""
+    if runs < FEWEST:
+        return Ahead(Interval(mean, -math.inf, math.inf), math.inf)
     errors = float(stats.norm.ppf((1 + SHARE) / 2) + stats.norm.ppf(POWER))
     return Ahead(interval(mean, draws), errors * float(draws.std()))
