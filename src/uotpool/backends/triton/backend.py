@@ -13,11 +13,12 @@ from importlib import metadata, util
 import torch
 from torch import Tensor
 
-from uotpool.backends.base import Backend, SolverOptions
+from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
 from uotpool.backends.tensors import differentiated_in_reverse
 from uotpool.backends.triton import (
     operators,  # noqa: F401 # registers what compilers and exporters see
     ops,
+    windows,
 )
 from uotpool.backends.triton.arguments import KERNELS, MOST_COLUMNS
 from uotpool.problem import Problem
@@ -97,12 +98,12 @@ class TritonBackend(Backend):
             return f"has no kernel for solver={options.solver.name!r}"
         return ""
 
-    def refuses_input(self, X: Tensor) -> str:
+    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
         if X.device.type != "cuda" and not (_INTERPRETED and X.is_cpu):
             return "a tensor on a CUDA or ROCm GPU"
         if not differentiated_in_reverse():
             return "a tensor outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-        if X.dim() > 0 and X.shape[-1] > MOST_COLUMNS:
+        if X.dim() > 0 and X.shape[axis] > MOST_COLUMNS:
             return f"at most {MOST_COLUMNS} features"
         return _too_old(X.device.index) if X.is_cuda else ""
 
@@ -114,6 +115,16 @@ class TritonBackend(Backend):
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
         return ops.solve(problem, options.solver.name)
+
+    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
+        if options.solver.name != "sinkhorn":
+            return "its kernel for windows has solver='sinkhorn' only"
+        return windows.refuses(channels, kernel_size)
+
+    def pool_windows(
+        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
+    ) -> Tensor:
+        return windows.pool(X, weights, scale, geometry)
 
 
 TRITON = TritonBackend()

@@ -104,3 +104,44 @@ def tile(D: int, itemsize: int, entries: int) -> Tile:
 def power_of_two(n: int) -> int:
     """Return the least power of two that is n or more."""
     return 1 << max(0, (n - 1).bit_length())
+
+
+class WindowTile(NamedTuple):
+    """The shape (N, G, P, Q) of a tile of windows, see `kernels.windows`, and the warps of a program."""
+
+    N: int
+    G: int
+    P: int
+    Q: int
+    warps: int
+
+
+# Entries of a window, padded: more do not fit the registers of a program.
+MOST_WINDOW = 4096
+
+
+def window_entries(C: int, positions: int) -> int:
+    """Return the entries of a window in a tile, whose positions and channels are padded to powers of two."""
+    return power_of_two(C) * power_of_two(positions)
+
+
+def window_tile(C: int, positions: int, itemsize: int, last: bool) -> WindowTile:
+    """Return a tile for windows of so many channels and positions; `last` is for images in channels_last.
+
+    A thread has 16 entries of float32, in which a derivative just fits its registers. A program has four warps,
+    or as many more as one window takes.
+
+    Args:
+        C: channels.
+        positions: of a window.
+        itemsize: bytes of a number in computation.
+        last: whether channels are last in memory.
+    """
+    N, width = power_of_two(positions), power_of_two(C)
+    entries = 16 if itemsize <= 4 else 8
+    windows = max(1, 4 * LANES * entries // (N * width))
+    warps = max(1, N * width * windows // (entries * LANES))
+    if last:
+        return WindowTile(N, 1, windows, width, warps)
+    G = max(1, min(entries // N, width))
+    return WindowTile(N, G, width // G, windows, warps)
