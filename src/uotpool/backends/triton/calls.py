@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uotpool.backends.triton import badmm_e_calls, sinkhorn_calls
+from uotpool.backends.triton import badmm_e_calls, badmm_q_calls, sinkhorn_calls
 from uotpool.backends.triton.arguments import Arguments, Saved
 from uotpool.backends.triton.choice import Choice, choose
 from uotpool.backends.triton.launching import on, target
 
-SOLVERS: dict[str, Any] = {"sinkhorn": sinkhorn_calls, "badmm-e": badmm_e_calls}
+SOLVERS: dict[str, Any] = {"sinkhorn": sinkhorn_calls, "badmm-e": badmm_e_calls, "badmm-q": badmm_q_calls}
 
 
 def chosen(p: Arguments) -> Choice:
