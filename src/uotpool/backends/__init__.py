@@ -165,9 +165,10 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     """Return the name of the implementation that a call with this X runs.
 
     The fused kernels, "cpu" and, for CUDA and ROCm, "triton", are for the K modules of the exact
-    formulation ("triton": with at most 1024 features, and small sets for "badmm-q"). Everything else always
-    runs in the reference: `formulation="paper"`, `K="converged"`, K = 0, derivatives beyond first
-    ones in reverse mode (`torch.func`, forward mode), `torch.jit.trace` and ONNX export.
+    formulation ("triton": with at most 1024 features, and for "badmm-q" sets of at most 131072
+    entries on average). Everything else always runs in the reference: `formulation="paper"`,
+    `K="converged"`, K = 0, derivatives beyond first ones in reverse mode (`torch.func`, forward
+    mode), `torch.jit.trace` and ONNX export.
     `explain_impl` says why.
 
     Args:

@@ -9,6 +9,9 @@ from torch import Tensor
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 KERNELS = ("sinkhorn", "badmm-e", "badmm-q")  # the solvers that there are kernels for
+# Entries of a set on average that one program still solves in about the time of plain torch, by the model of
+# `choice`: `badmm-q` has no other kernel.
+MOST_ALONE = 2**17
 MOST_COLUMNS = 1024  # a row of a tile, which has to fit the registers of a program
 
 

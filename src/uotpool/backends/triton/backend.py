@@ -20,7 +20,7 @@ from uotpool.backends.triton import (
     ops,
     windows,
 )
-from uotpool.backends.triton.arguments import KERNELS, MOST_COLUMNS
+from uotpool.backends.triton.arguments import KERNELS, MOST_ALONE, MOST_COLUMNS
 from uotpool.problem import Problem
 
 DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
@@ -77,7 +77,7 @@ def describe() -> str:
         for i in range(count)
     ]
     here = "; ".join(gpus) or "this torch sees no GPU"
-    return f"solver='sinkhorn' and 'badmm-e' on CUDA and ROCm tensors; {here}"
+    return f"the K modules of all solvers on CUDA and ROCm tensors; {here}"
 
 
 class TritonBackend(Backend):
@@ -115,6 +115,16 @@ class TritonBackend(Backend):
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
         return ops.solve(problem, options.solver.name)
+
+    def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
+        if options.solver.name != "badmm-q":
+            return ""
+        entries = X.numel()
+        # An exporter's sizes stand for any number: the kernel is right for all of them.
+        known = type(entries) is int and type(num_sets) is int
+        if not known or entries <= MOST_ALONE * max(num_sets, 1):
+            return ""
+        return f"sets of at most {MOST_ALONE} entries on average for solver='badmm-q'"
 
     def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
         if options.solver.name != "sinkhorn":

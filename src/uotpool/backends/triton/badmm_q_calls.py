@@ -33,8 +33,7 @@ def _states(p: Arguments, saved: Saved | None) -> dict[str, Any]:
 
 
 def _common(p: Arguments, choice: Choice) -> dict[str, Any]:
-    # A pass holds several tiles at once, so that they have the fewest rows.
-    tile = launching.tile(p, choice.backward._replace(R=1))
+    tile = launching.tile(p, choice.backward)
     return launching.numbers(p) | launching.rows(p) | launching.prior(p) | tile | {"PLAN": p.plan}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from uotpool.backends.triton import badmm_e_calls, badmm_q_calls, sinkhorn_calls
 from uotpool.backends.triton.arguments import Arguments, Saved
-from uotpool.backends.triton.choice import Choice, choose
+from uotpool.backends.triton.choice import Choice, choose, narrow
 from uotpool.backends.triton.launching import on, target
 
 SOLVERS: dict[str, Any] = {"sinkhorn": sinkhorn_calls, "badmm-e": badmm_e_calls, "badmm-q": badmm_q_calls}
@@ -23,8 +23,12 @@ SOLVERS: dict[str, Any] = {"sinkhorn": sinkhorn_calls, "badmm-e": badmm_e_calls,
 def chosen(p: Arguments) -> Choice:
     """Return the choice of a call."""
     M, D = p.X.shape
+    if p.solver == "badmm-q":
+        return narrow(D, p.X.element_size())
     modules = p.K if p.solver == "sinkhorn" else p.K + 1  # with the closing update
-    return choose(M, p.num_sets, D, modules, p.X.element_size(), target(p.X.device).processors)
+    light = p.solver == "sinkhorn" and p.scale is None
+    processors = target(p.X.device).processors
+    return choose(M, p.num_sets, D, modules, p.X.element_size(), processors, light=light)
 
 
 def forward(p: Arguments, *, save: bool = True, choice: Choice | None = None) -> tuple[Tensor, Saved | None]:

@@ -100,7 +100,7 @@ def _geometry(p: WindowArguments, sizes: tuple[int, ...]) -> dict[str, Any]:
     names = ("KH", "KW", "SH", "SW", "PH", "PW")
     pairs = dict(zip(names, (*p.kernel_size, *p.stride, *p.padding), strict=True))
     wide = max(p.X.numel(), *sizes) + 2**16 >= 2**31  # a tile may reach beyond the end
-    geometry = {"T": B * OH * OW, "H": H, "W": W, "OH": OH, "OW": OW, "C": C, "LAST": _last(p)}
+    geometry = {"T": B * OH * OW, "H": H, "W": W, "OH": OH, "OW": OW, "C": C, "NHWC": _last(p)}
     CT = launching.precision(computed_in(p.X.dtype))["CT"]
     return {**geometry, **pairs, "INDEX": tl.int64 if wide else tl.int32, "CT": CT}
 

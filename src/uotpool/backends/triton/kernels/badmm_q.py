@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from uotpool.backends.triton.kernels.badmm_e_columns import place
-from uotpool.backends.triton.kernels.tiles import LOG2E, entries, log2, max_d, per_row, rows_at, sign_of, sum_d
+from uotpool.backends.triton.kernels.tiles import LOG2E, log2, max_d, per_row, rows_at, sign_of, sum_d
 
 # Of an update and a column: maximum and sum of exponentials of YP, log p, log mu', how many entries are as
 # large as the maximum, and the logarithm of the largest P.
@@ -36,6 +36,21 @@ ROW = tl.constexpr(9)
 # Of a state and a set: log max(P, S), how many entries are as large, the norm of log eta; of the update behind
 # it YP - log S and YS - log P where YP and YS are largest.
 NUMBER = tl.constexpr(5)
+
+
+@triton.jit
+def entry_at(row, d, D: tl.constexpr):
+    """Return where a tile of X is, of four neighbours in a thread: as many as of a matrix in float32.
+
+    Half precision would have eight, and tiles of it would be turned to the layout of the others in every pass.
+    """
+    return tl.max_contiguous(row * D + d, [1, 1, 1, 4])
+
+
+@triton.jit
+def entries(X, row, live, d, here, D: tl.constexpr, CT: tl.constexpr):
+    """Return a tile of X; 0 at absent rows."""
+    return tl.load(X + entry_at(row, d, D), mask=live & here, other=0.0).to(CT)
 
 
 @triton.jit
@@ -248,7 +263,7 @@ def output_rows(
         row, inside, live = rows_at(ORDER, PRESENT, start, end, M, R, W)
         log_S = log_S_at(YS, ROWS, row, live, d, here, top, M, K + 1, YS_SLOTS, SLOTS, D, LOW)
         if PLAN:
-            tl.store(OUT + row * D + d, tl.exp2(log_S), mask=inside & here)
+            tl.store(OUT + entry_at(row, d, D), tl.exp2(log_S), mask=inside & here)
         else:
             x = entries(X, row, live, d, here, D, CT) - top
             new = tl.maximum(m, tl.max(log_S, axis=0, keep_dims=True))

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from uotpool.backends.triton.kernels.badmm_e_columns import place
-from uotpool.backends.triton.kernels.badmm_q import ROW, P_before, log_S_at
-from uotpool.backends.triton.kernels.tiles import LN2, LOG2E, entries, per_row, rows_at, sum_d
+from uotpool.backends.triton.kernels.badmm_q import ROW, P_before, entries, entry_at, log_S_at
+from uotpool.backends.triton.kernels.tiles import LN2, LOG2E, per_row, rows_at, sum_d
 
 # Of a row: the sum of its dlog S, and derivatives by f, z2, log eta, log q0 so far, log q and R.
 ADJOINT = tl.constexpr(7)
@@ -222,7 +222,7 @@ def finish_rows(
             log_S = log_S_at(YS, ROWS, row, live, d, here, top, M, K + 1, SLOTS - 1, SLOTS, D, LOW)
             dx += share * tl.exp2(log_S - m)
         if DX is not None:
-            tl.store(DX + row * D + d, tl.where(live, dx, 0.0), mask=inside & here)
+            tl.store(DX + entry_at(row, d, D), tl.where(live, dx, 0.0), mask=inside & here)
     return tl.sum(with_x, axis=2, keep_dims=True), tl.sum(total, axis=2, keep_dims=True)
 
 

@@ -138,7 +138,10 @@ def backward_set(
     PLAN: tl.constexpr, STEP: tl.constexpr, D: tl.constexpr, R: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
     BL: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Do the way back of a set. PARTS (B, 4, K) gets derivatives by weights, DS (B, D) by scales."""
+    """Do the way back of a set. PARTS (B, 4, K) gets derivatives by weights, DS (B, D) by scales.
+
+    Vectors of columns are loaded where they are needed, so that no register holds them during a pass.
+    """
     b = tl.program_id(0).to(tl.int64)
     begin, end = bounds(PTR, b, M, N)
     d = columns(C, BL)
@@ -146,22 +149,12 @@ def backward_set(
     every = tl.cast(B, tl.int64) * D
     at = b * D + d
     slots = K + 2
-    top = tl.load(HEAD + at, mask=here, other=0.0)
-    prior = log_prior_of(LOGP, b, p_step, d, here, CT) * LOG2E
-    share = top
-    m_out = top
-    mean = top
-    if not PLAN:
-        share = tl.load(DOUT + at, mask=here, other=0.0).to(CT)
-        share /= tl.load(HEAD + 3 * every + at, mask=here, other=1.0)
-        mean = tl.load(HEAD + every + at, mask=here, other=0.0)
-        m_out = tl.load(HEAD + 2 * every + at, mask=here, other=0.0)
+    top, share, m_out, mean = output_of(DOUT, HEAD, every, at, here, PLAN, CT)
     start_reverse(
         X, ORDER, PRESENT, ROWS, YS, DOUT, GS, GP, G, ADJOINTS, slots, begin, end, M, K, d, here,
         top, share, m_out, mean, PLAN, D, R, W, CT, LOW,
     )  # fmt: skip
     q_norm = tl.load(NUMBERS + b * NUMBER + 2)
-    first = norm(prior, here, LOW, FAST) - q_norm
     dmu = tl.zeros(d.shape, dtype=CT)
     dz = tl.zeros(d.shape, dtype=CT)
     dp = tl.zeros(d.shape, dtype=CT)
@@ -195,6 +188,7 @@ def backward_set(
             ORDER, PRESENT, LOGQ, ROWS, ADJOINTS, slots, begin, end, M,
             tl.load(number + 2), tl.load(after + 2), by_eta, most, tie, a2, rho, j, R, W, CT,
         )  # fmt: skip
+        prior = log_prior_of(LOGP, b, p_step, d, here, CT) * LOG2E
         # z1' = z1 + rho (log mu' - log p),  log mu' = norm((alpha1 log p0 + rho log p - z1) / (alpha1 + rho))
         drho += LN2 * tl.sum(tl.where(here, dz * (mu - log_p), 0.0))
         dt = tl.where(here, dmu + rho * dz, 0.0)
@@ -216,6 +210,7 @@ def backward_set(
         dh = tl.where(here, dlog_p - tl.exp2(log_p) * tl.sum(tl.where(here, dlog_p, 0.0)), 0.0)
         dmu = 0.5 * dh
         tl.debug_barrier()
+        first = norm(log_prior_of(LOGP, b, p_step, d, here, CT) * LOG2E, here, LOW, FAST) - q_norm
         by_z, by_S, part_a, part_az, part = reverse_P(
             ORDER, PRESENT, ROWS, YP, YS, GS, GP, G, ADJOINTS, slots, begin, end, M, d, here,
             first, shift_before, m, (dmu - by_P) / s, tl.load(number + 3), a, az, rho, j,
@@ -237,15 +232,29 @@ def backward_set(
     if DQ is not None:
         finish_prior(ORDER, PRESENT, LOGQ, ADJOINTS, DQ, begin, end, M, q_norm, by_most, R, W, CT, LOW)
     if DP is not None:
-        mu = norm(prior, here, LOW, FAST)
+        mu = norm(log_prior_of(LOGP, b, p_step, d, here, CT) * LOG2E, here, LOW, FAST)
         tied = here & (mu == tl.max(mu))
         by_p = by_S + dmu + tl.where(tied, by_most / tl.sum(tl.where(tied, 1.0, 0.0)), 0.0)
         by_p = tl.where(here, by_p, 0.0)
         tl.store(DP + at, dp + by_p - tl.exp2(mu) * tl.sum(by_p), mask=here)
     scale = scale_of(SCALE, d, here, STEP, CT)
+    top, share, m_out, mean = output_of(DOUT, HEAD, every, at, here, PLAN, CT)
     with_x, total = finish_rows(
         X, ORDER, PRESENT, ROWS, YS, DOUT, G, DX, slots, begin, end, M, K, d, here, scale, top, share, m_out,
         PLAN, D, R, C, W, BL, CT, LOW,
     )  # fmt: skip
     if DS is not None:
         tl.store(DS + at, with_x + top * total, mask=here)
+
+
+@triton.jit
+def output_of(DOUT, HEAD, every, at, here, PLAN: tl.constexpr, CT: tl.constexpr):
+    """Return the tops, the derivative by the pooled output over the sums of its columns, maxima and means."""
+    top = tl.load(HEAD + at, mask=here, other=0.0)
+    if PLAN:
+        return top, top, top, top
+    else:
+        share = tl.load(DOUT + at, mask=here, other=0.0).to(CT)
+        share /= tl.load(HEAD + 3 * every + at, mask=here, other=1.0)
+        mean = tl.load(HEAD + every + at, mask=here, other=0.0)
+        return top, share, tl.load(HEAD + 2 * every + at, mask=here, other=0.0), mean

@@ -2,7 +2,7 @@
 
 A tile has the shape (N, G, P, Q) with N positions of a window (padded to a power of two). In planes of channels
 (NCHW) Q are windows, which Triton puts on the lanes of a warp, and the channels are g P + p. With channels last
-(LAST) Q are the channels, G is 1 and P are windows. So neighbours in memory are on neighbouring lanes, and
+(NHWC) Q are the channels, G is 1 and P are windows. So neighbours in memory are on neighbouring lanes, and
 positions stay in one thread as far as there are threads enough for the rest.
 
 The formulas are those of `passes` for log p0 = log q0 = 0: a constant in a uniform prior cancels. Of a module
@@ -21,26 +21,26 @@ VARYING = ["T", "H", "W", "OH", "OW"]
 
 
 @triton.jit
-def sum_c(y, LAST: tl.constexpr):
+def sum_c(y, NHWC: tl.constexpr):
     """Return the sums over channels."""
-    return tl.sum(tl.sum(y, axis=1, keep_dims=True), axis=3 if LAST else 2, keep_dims=True)
+    return tl.sum(tl.sum(y, axis=1, keep_dims=True), axis=3 if NHWC else 2, keep_dims=True)
 
 
 @triton.jit
-def max_c(y, LAST: tl.constexpr):
+def max_c(y, NHWC: tl.constexpr):
     """Return the maxima over channels."""
-    return tl.max(tl.max(y, axis=1, keep_dims=True), axis=3 if LAST else 2, keep_dims=True)
+    return tl.max(tl.max(y, axis=1, keep_dims=True), axis=3 if NHWC else 2, keep_dims=True)
 
 
 @triton.jit
-def sum_windows(y, LAST: tl.constexpr):
+def sum_windows(y, NHWC: tl.constexpr):
     """Return the sums over the windows of a tile."""
-    return tl.sum(y, axis=2 if LAST else 3, keep_dims=True)
+    return tl.sum(y, axis=2 if NHWC else 3, keep_dims=True)
 
 
 @triton.jit
 def tile_of(
-    LAST: tl.constexpr, N: tl.constexpr, G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, INDEX: tl.constexpr
+    NHWC: tl.constexpr, N: tl.constexpr, G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, INDEX: tl.constexpr
 ):
     """Return the positions, channels and windows of a tile.
 
@@ -52,7 +52,7 @@ def tile_of(
     p = tl.arange(0, P)[None, None, :, None]
     q = tl.arange(0, Q)[None, None, None, :]
     first = tl.program_id(0).to(INDEX)
-    if LAST:
+    if NHWC:
         return n, g * Q + q + p * 0, first * P + p
     else:
         t = first * Q + q
@@ -63,7 +63,7 @@ def tile_of(
 def places(
     n, c, t, T, H, W, OH, OW,
     C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, LAST: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, NHWC: tl.constexpr,
 ):  # fmt: skip
     """Return where a tile is in X and in the output, which positions are inside, and which channels exist.
 
@@ -77,7 +77,7 @@ def places(
     h = i * SH - PH + n // KW
     w = j * SW - PW + n % KW
     here = (t < T) & (n < KH * KW) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-    if LAST:
+    if NHWC:
         at = tl.max_contiguous(((b * H + h) * W + w) * C + c, [1, 1, 1, 4 if C >= 4 else 1])
         out = tl.max_contiguous(t * C + c, [1, 1, 1, 4 if C >= 4 else 1])
     else:
@@ -89,7 +89,7 @@ def places(
 @triton.jit
 def load_tile(
     X, SCALE, at, here, valid, c,
-    LAST: tl.constexpr, STEP: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr,
+    NHWC: tl.constexpr, STEP: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """Return X less its tops, the tops, the scale of each channel, scale top less its maximum, and 0 or NaN.
 
@@ -101,9 +101,9 @@ def load_tile(
     top = tl.max(tl.where(here & valid, entry * sign, LOW), axis=0, keep_dims=True)
     top = tl.where(top == LOW, 0.0, top) * sign
     product = scale.to(tl.float64) * top.to(tl.float64)
-    most = max_c(tl.where(valid, product, LOW), LAST)
+    most = max_c(tl.where(valid, product, LOW), NHWC)
     centred = tl.where(valid, product - most, 0.0).to(CT)
-    spoilt = sum_c(tl.sum(entry * 0.0, axis=0, keep_dims=True), LAST)
+    spoilt = sum_c(tl.sum(entry * 0.0, axis=0, keep_dims=True), NHWC)
     return tl.where(here & valid, entry - top, 0.0), top, scale, centred, spoilt
 
 
@@ -117,12 +117,12 @@ def column_sums(z, v, a):
 
 
 @triton.jit
-def potential(m, s, centred, a, a1, valid, LAST: tl.constexpr, LOW: tl.constexpr, FAST: tl.constexpr):
+def potential(m, s, centred, a, a1, valid, NHWC: tl.constexpr, LOW: tl.constexpr, FAST: tl.constexpr):
     """Return L of a module, and u less its maximum over channels."""
     share = 1 / (a + a1)
     log_sum = m + (a * LN2) * log2(s, FAST)
     u = tl.where(valid, (a * share) * centred - (a1 * share) * log_sum, LOW)
-    return log_sum, u - max_c(u, LAST)
+    return log_sum, u - max_c(u, NHWC)
 
 
 @triton.jit
@@ -136,13 +136,13 @@ def forward_windows(
     X, WEIGHTS, SCALE, ROWS, OUT,
     K, T, H, W, OH, OW,
     STEP: tl.constexpr, C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, LAST: tl.constexpr, N: tl.constexpr, G: tl.constexpr, P: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, NHWC: tl.constexpr, N: tl.constexpr, G: tl.constexpr, P: tl.constexpr,
     Q: tl.constexpr, INDEX: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Pool the windows of a tile. ROWS, None or (K, positions, T), gets R for the way back."""
-    n, c, t = tile_of(LAST, N, G, P, Q, INDEX)
-    at, out, here, valid = places(n, c, t, T, H, W, OH, OW, C, KH, KW, SH, SW, PH, PW, LAST)
-    x, top, scale, centred, spoilt = load_tile(X, SCALE, at, here, valid, c, LAST, STEP, CT, LOW)
+    n, c, t = tile_of(NHWC, N, G, P, Q, INDEX)
+    at, out, here, valid = places(n, c, t, T, H, W, OH, OW, C, KH, KW, SH, SW, PH, PW, NHWC)
+    x, top, scale, centred, spoilt = load_tile(X, SCALE, at, here, valid, c, NHWC, STEP, CT, LOW)
     centred += spoilt
     z = x * scale
     v = tl.where(here, tl.zeros(here.shape, dtype=CT), LOW)
@@ -150,10 +150,10 @@ def forward_windows(
     for k in range(0, K):
         a, a1, a2 = weights_of(WEIGHTS, K, k)
         m, s, e = column_sums(z, v, a)
-        log_sum, u = potential(m, s, centred, a, a1, valid, LAST, LOW, FAST)
+        log_sum, u = potential(m, s, centred, a, a1, valid, NHWC, LOW, FAST)
         y = z + u
-        most = max_c(y, LAST)
-        r = most + (a * LN2) * log2(sum_c(tl.exp2((y - most) * (LOG2E / a)), LAST), FAST)
+        most = max_c(y, NHWC)
+        r = most + (a * LN2) * log2(sum_c(tl.exp2((y - most) * (LOG2E / a)), NHWC), FAST)
         if ROWS is not None:
             tl.store(ROWS + (tl.cast(k, INDEX) * (KH * KW) + n) * T + t, r, mask=(t < T) & (n < KH * KW))
         v = row_potential(r, a, a2, here, LOW)
@@ -168,7 +168,7 @@ def backward_windows(
     X, WEIGHTS, SCALE, ROWS, DOUT, DX, DS, PARTS,
     K, T, H, W, OH, OW,
     OVERLAP: tl.constexpr, STEP: tl.constexpr, C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, LAST: tl.constexpr, N: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, NHWC: tl.constexpr, N: tl.constexpr,
     G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr, INDEX: tl.constexpr, CT: tl.constexpr,
     LOW: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
@@ -177,9 +177,9 @@ def backward_windows(
     DX is dX, or with OVERLAP the parts of each position of the windows, each in the format of the output. PARTS
     (programs, 3, K) and DS (programs, C) get the parts of the derivatives by weights and scales.
     """
-    n, c, t = tile_of(LAST, N, G, P, Q, INDEX)
-    at, out, here, valid = places(n, c, t, T, H, W, OH, OW, C, KH, KW, SH, SW, PH, PW, LAST)
-    x, top, scale, centred, spoilt = load_tile(X, SCALE, at, here, valid, c, LAST, STEP, CT, LOW)
+    n, c, t = tile_of(NHWC, N, G, P, Q, INDEX)
+    at, out, here, valid = places(n, c, t, T, H, W, OH, OW, C, KH, KW, SH, SW, PH, PW, NHWC)
+    x, top, scale, centred, spoilt = load_tile(X, SCALE, at, here, valid, c, NHWC, STEP, CT, LOW)
     z = x * scale
     parts = PARTS + tl.program_id(0).to(tl.int64) * 3 * K
     rows = n * T + t
@@ -197,7 +197,7 @@ def backward_windows(
         ds = tl.sum(g * x, axis=0, keep_dims=True)
     # The sums over a pooled channel are 0 but for rounding, which cancels if u has it too.
     du = tl.sum(g, axis=0, keep_dims=True)
-    dv = sum_c(g, LAST)
+    dv = sum_c(g, NHWC)
     da = tl.sum(g * (z + v - m))
     for i in range(0, K):
         k = K - 1 - i
@@ -212,11 +212,11 @@ def backward_windows(
             k > 0, row_potential(r_before, before, b2, here, LOW), row_potential(r * 0.0, a, a2, here, LOW)
         )
         m, s, e = column_sums(z, v, a)
-        log_sum, u = potential(m, s, centred, a, a1, valid, LAST, LOW, FAST)
+        log_sum, u = potential(m, s, centred, a, a1, valid, NHWC, LOW, FAST)
         # The rows of the module: dR = -tau2 dv. A rounded R would scale its softmax, so we divide by its sum.
         y = z + u - r
         of_row = tl.exp2(y * (LOG2E / a))
-        total = sum_c(of_row, LAST)
+        total = sum_c(of_row, NHWC)
         g = of_row * ((-a2 * share2) * dv / tl.where(here, total, 1.0))
         du += tl.sum(g, axis=0, keep_dims=True)
         da += tl.sum(g * y)
@@ -224,7 +224,7 @@ def backward_windows(
         # Its columns: dL = -tau1 du.
         dl = tl.where(valid, (-a1 * share1) * du, 0.0)
         e *= dl / s
-        dv = sum_c(e, LAST)
+        dv = sum_c(e, NHWC)
         da += tl.sum(e * (z + v - m))
         dtau1 = -tl.sum(tl.where(valid, du * (log_sum + centred), 0.0)) * share1 * share1
         g += e
@@ -244,19 +244,19 @@ def backward_windows(
         else:
             tl.store(DX + at, dx, mask=here & valid)
     if DS is not None:
-        if LAST:
+        if NHWC:
             channel = tl.arange(0, Q)[None, None, None, :]
         else:
             channel = tl.arange(0, G)[None, :, None, None] * P + tl.arange(0, P)[None, None, :, None]
         by_scale = DS + tl.program_id(0).to(tl.int64) * C + channel
-        tl.store(by_scale, sum_windows(ds, LAST), mask=channel < C)
+        tl.store(by_scale, sum_windows(ds, NHWC), mask=channel < C)
 
 
 @triton.jit(do_not_specialize=["E", *VARYING])
 def fold_windows(
     PARTS, DX, E, T, H, W, OH, OW,
     C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, NHWC: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
     CT: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of dX that the windows of an entry have, in the order of the windows.
@@ -264,7 +264,7 @@ def fold_windows(
     Of the E entries of dX a program has BLOCK. PARTS has those of position (0, 0) of all windows first.
     """
     entry = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
-    if LAST:
+    if NHWC:
         c = entry % C
         pixel = entry // C
         w = pixel % W
@@ -284,7 +284,7 @@ def fold_windows(
             j = (w + PW) // SW - left
             x = w + PW - j * SW
             there = (entry < E) & (i >= 0) & (i < OH) & (y < KH) & (j >= 0) & (j < OW) & (x < KW)
-            if LAST:
+            if NHWC:
                 out = ((b * OH + i) * OW + j) * C + c
             else:
                 out = ((b * C + c) * OH + i) * OW + j
