@@ -242,13 +242,14 @@ def test_repr_state_and_reset():
     assert half(X.half(), token=token.half()).dtype == torch.float16
 
 
-def test_the_page_shows_the_committed_measurement():
-    retrieval = pytest.importorskip("bench.retrieval")
+@pytest.mark.parametrize("name", ["retrieval", "retrieval_settings"])
+def test_the_page_shows_the_committed_measurement(name):
+    measurement = pytest.importorskip(f"bench.{name}")
     from bench.report import markdown
 
     root = Path(__file__).parent.parent
-    with (root / "results/bench/retrieval.csv").open(newline="") as file:
-        shown = markdown(retrieval.summary(list(csv.DictReader(file))))
+    with (root / f"results/bench/{name}.csv").open(newline="") as file:
+        shown = markdown(measurement.summary(list(csv.DictReader(file))))
     assert shown[shown.index("| head") :].strip() in (root / "docs/use/retrieval.md").read_text()
 
 
