@@ -268,7 +268,7 @@ class UOTPooling(WeightedPooling):
                 checks.fail("output", 'None unless kind="gradient"', output)
             found = backends.plan(problem, self.options).sum(-1)
         else:
-            found = scores.contributions(problem, self.options, output)
+            found = scores.contributions(problem, self.options, output, X.dtype)
         return in_layout_of(X, found.to(X.dtype))
 
     @torch.no_grad()
@@ -286,14 +286,16 @@ class UOTPooling(WeightedPooling):
             divergence: distance of the plans from uniform ones in nats, mean over the sets; see
                 `plan_stats`.
             mass: mass of the plans, mean over the sets.
-            spread: standard deviation of the entries of X.
+            spread: standard deviation of the entries of X that are present.
             scale: the least, the median and the largest of the scales, if there are any.
             weights: the values in force, by name.
             A number that is not finite is None.
         """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        there = rows if sets.present is None else rows[sets.present.squeeze(-1)]
         layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
-        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": X.std()}
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": there.std()}
         known: dict[str, Any] = {
             name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()
         }
