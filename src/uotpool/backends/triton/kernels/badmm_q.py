@@ -24,7 +24,7 @@ max(P, S); entries as large as it are counted, as they share its derivative.
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import place
+from uotpool.backends.triton.kernels.badmm import place
 from uotpool.backends.triton.kernels.tiles import LOG2E, log2, max_d, per_row, rows_at, sign_of, sum_d
 
 # Of an update and a column: maximum and sum of exponentials of YP, log p, log mu', how many entries are as

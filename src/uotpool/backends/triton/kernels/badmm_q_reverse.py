@@ -15,7 +15,7 @@ large slope would multiply. So the slope where YP is largest is taken out first,
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import place
+from uotpool.backends.triton.kernels.badmm import place
 from uotpool.backends.triton.kernels.badmm_q import ROW, P_before, entries, entry_at, log_S_at
 from uotpool.backends.triton.kernels.tiles import LN2, LOG2E, per_row, rows_at, sum_d
 

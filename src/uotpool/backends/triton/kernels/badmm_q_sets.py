@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import module_of, place
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.badmm_q import (
     COLUMN,
     NUMBER,
