@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
         assert {dict(rows)[name] for name in (first, second) if name} == {rank}
 
 
-def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
+def test_the_ranks_of_the_results_page_are_those_of_the_runs(monkeypatch):
     from uotpool_experiments.runs.sweep import UOTP
     from uotpool_experiments.tables import manifest
 
@@ -93,7 +94,7 @@ def test_the_ranks_in_the_readme_are_those_of_the_runs(monkeypatch):
     ranking, left_out = manifest.overall(manifests)
     accuracy = {key: sample for found in manifests for key, sample in found.ranked_samples().items()}
     table = re.search(
-        r"^\| pooling \| mean rank.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+        r"^\| pooling \| mean rank.*?\n\n", (ROOT / "docs/results.md").read_text(), re.DOTALL | re.MULTILINE
     )
     head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].split("\n") if line]
     assert head[1] == f"mean rank of {len(ranking.poolings)} over {len(ranking.datasets)} data sets"
@@ -126,7 +127,7 @@ def test_the_numbers_of_published_cells_are_those_of_the_table():
     claims = words(ROOT / "results/graph/README.md")
     assert f" {near} of {len(cells)} " in claims
     assert re.search(rf"\b{above} are higher\b.*\b{below} lower\b", claims)
-    assert f" {near} of {len(cells)} published numbers" in words(ROOT / "README.md")
+    assert f" {near} of {len(cells)} published numbers" in words(ROOT / "docs/results.md")
 
 
 def test_the_number_of_other_poolings():
@@ -134,8 +135,44 @@ def test_the_number_of_other_poolings():
     from uotpool.zoo import ENTRIES
 
     others = sum(not name.startswith("uotp") for name in ENTRIES)
-    assert f" {others} other poolings" in words(ROOT / "README.md")
+    assert f"{others} other poolings" in words(ROOT / "README.md")
     assert f" {others} other poolings" in words(ROOT / "docs/index.md")
+
+
+def test_the_readme_is_short():
+    """What a reader needs in one minute; code and tables are not counted."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "    "))]
+    assert len(" ".join(prose).split()) <= 600
+
+
+def test_the_differences_in_the_readme_are_those_of_the_forest(monkeypatch):
+    from uotpool_experiments.figures import forest
+    from uotpool_experiments.tables import manifest
+
+    monkeypatch.chdir(ROOT)
+    found = {key: sample for m in manifest.committed() for key, sample in m.ranked_samples().items()}
+    published, mean, best = forest.comparisons(found).values()
+    (said,) = re.findall(
+        r"exact layers are (\S+) to (\S+) points ahead of mean pooling and (\S+) to (\S+) ahead of the "
+        r"published layers, with intervals that hold 0. .*? is ahead of ours by (\S+) to (\S+) ",
+        words(ROOT / "README.md"),
+    )
+    assert all(one.every.verdict == 0 for one in [*published.values(), *mean.values()])
+    leads = [[one.every.points.value for one in panel.values()] for panel in (mean, published)]
+    leads.append([-one.every.points.value for one in best.values()])
+    assert list(said) == [f"{end:.1f}" for lead in leads for end in (min(lead), max(lead))]
+
+
+def test_the_regrets_in_the_readme_are_those_of_the_table():
+    with (ROOT / "results/regimes/confirmation.csv").open(newline="") as file:
+        rows = {row[0]: (row[1].split()[0], row[2].split()[0]) for row in csv.reader(file)}
+    text = words(ROOT / "README.md")
+    mean, worst = rows["uotp"]
+    assert f"{mean} points behind the best pooling on average and {worst} at worst" in text
+    assert f"of {len(rows) - 1} poolings" in text
+    for pooling in ("mean", "max", "attention"):
+        assert f"{pooling} {rows[pooling][0]} and {rows[pooling][1]}" in text
 
 
 def test_readme_opens_with_the_two_commands():

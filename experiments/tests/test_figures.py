@@ -13,10 +13,12 @@ import pytest
 import torch
 from uotpool_experiments import figures
 from uotpool_experiments.analysis import published_results
+from uotpool_experiments.analysis.paired import BEST, best_others
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.datasets import status
 from uotpool_experiments.figures import (
     best_modules,
+    forest,
     from_runs,
     measured,
     modules,
@@ -61,6 +63,7 @@ def needs(*datasets: str) -> None:
         ("priors", []),
         ("best-modules", []),
         ("ranks", []),
+        ("forest", []),
         ("dynamics", ["MUTAG"]),
         ("rationality", ["MUTAG", "IMDB-BINARY"]),
         ("image-plans", []),
@@ -92,6 +95,38 @@ def test_a_figure_is_drawn_and_drawn_again_the_same(name, datasets, tmp_path, mo
 def test_unknown_figure(tmp_path):
     with pytest.raises(ValueError, match=r"name: expected one of .*dynamics.*, got 'nine'"):
         figures.draw("nine", tmp_path)
+
+
+def test_a_forest_of_known_differences():
+    def sample(*values):
+        return Sample({(seed, 0): value for seed, value in enumerate(values)})
+
+    found = {
+        ("uotp-sinkhorn", "a"): sample(0.80, 0.82, 0.80, 0.82, 0.81),
+        ("uotp-sinkhorn-paper", "a"): sample(0.70, 0.71, 0.70, 0.71, 0.705),
+        ("mean", "a"): sample(0.81, 0.82, 0.81, 0.82, 0.815),
+        ("max", "a"): sample(0.90, 0.91, 0.90, 0.91, 0.905),
+        ("uotp-sinkhorn", "b"): sample(0.60),
+        ("mean", "b"): sample(0.55),
+        ("uotp-badmm-e-paper", "b"): sample(0.99),
+    }
+    best = best_others(found)
+    assert best == {(BEST, "a"): found["max", "a"], (BEST, "b"): found["mean", "b"]}
+    compared = forest.comparisons(found)
+    assert [list(by_solver) for by_solver in compared.values()] == [["sinkhorn"]] * 3
+    published, mean, other = (by_solver["sinkhorn"] for by_solver in compared.values())
+    assert published.each["a"].points.value == pytest.approx(10.5)
+    assert published.each["a"].verdict == 1
+    assert mean.each["b"].points.value == pytest.approx(5.0)
+    assert mean.each["b"].verdict == 0  # one run says nothing of chance
+    assert {d: round(one.points.value, 6) for d, one in other.each.items()} == {"a": -9.5, "b": 5.0}
+    words = forest.in_words(compared)
+    assert (
+        "sinkhorn, exact less published: +10.5 points [+9.9, +11.1] over 1 data sets; 1 won, 0 lost"
+        in words[1]
+    )
+    axes = forest.picture(compared).axes
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == ["a", "b", forest.EVERY]
 
 
 def test_share_of_entries():

@@ -326,20 +326,23 @@ def test_a_broken_file_of_runs_is_refused_with_its_line(column, value, message, 
 
 
 # ---------------------------------------------------------------------------------------------------------
-# one rule: what README says is what the commands beside it print
+# one rule: what the page of results says is what the commands beside it print
 
 
-def readme_table() -> tuple[list[str], dict[str, dict[str, str]]]:
+RESULTS_PAGE = RESULTS.parent / "docs" / "results.md"
+
+
+def table_of_the_page() -> tuple[list[str], dict[str, dict[str, str]]]:
     """The table of accuracies: its data sets, and {pooling: {column: cell}}."""
-    text = (RESULTS.parent / "README.md").read_text()
+    text = RESULTS_PAGE.read_text()
     lines = text[text.index("| pooling | mean rank of 22") :].split("\n\n")[0].splitlines()
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return head[4:], {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
-def test_numbers_of_readme_are_those_of_its_commands(monkeypatch, capsys):
+def test_numbers_of_the_page_are_those_of_its_commands(monkeypatch, capsys):
     monkeypatch.chdir(RESULTS.parent)
-    text = (RESULTS.parent / "README.md").read_text()
+    text = RESULTS_PAGE.read_text()
     commands = re.findall(r"`(uotpool table [^`]+ --store [^`]+)`", text)
     assert len(commands) == 2
     printed: dict[str, dict[str, str]] = {}
@@ -349,7 +352,7 @@ def test_numbers_of_readme_are_those_of_its_commands(monkeypatch, capsys):
         for line in csv.DictReader(capsys.readouterr().out.splitlines()):
             name = next(iter(line.values()))
             printed.setdefault(name, {}).update(line)
-    datasets, table = readme_table()
+    datasets, table = table_of_the_page()
     assert {"tiger", "MUTAG"} <= set(datasets)
     for pooling, cells in table.items():
         for dataset in datasets:
@@ -357,8 +360,8 @@ def test_numbers_of_readme_are_those_of_its_commands(monkeypatch, capsys):
             assert abs(float(cells[dataset]) - mean) <= 0.055, (pooling, dataset)  # of two digits, of one
 
 
-def test_counts_of_tests_in_readme_are_those_of_the_report(committed):
-    words = " ".join((RESULTS.parent / "README.md").read_text().split())
+def test_counts_of_tests_on_the_page_are_those_of_the_report(committed):
+    words = " ".join(RESULTS_PAGE.read_text().split())
     (line,) = [line for line in committed.first if line.startswith("Sets: ") and " tests of a UOTP " in line]
     total, won, lost = re.search(r"(\d+) tests .*; (\d+) are won and (\d+) lost", line).groups()
     assert re.search(rf"\b{total} tests\b[^.]*\b{won}\b[^.]*\bwon\b[^.]*\b{lost}\b[^.]*\blost\b", words)

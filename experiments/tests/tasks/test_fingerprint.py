@@ -307,11 +307,11 @@ ALIKE = [
     CPP.replace("    ", "\t").replace("\n\n", "\n"),
     CPP.replace("// Says why.\n", "").replace("/* and how */", ""),
     CPP.replace('#include "simd.h"', '#include "lanes.h"\n\n#pragma once'),
+    CPP.replace("<cmath>", "<math.h>"),
     CPP.replace("x + x", "x+x").replace("{\n", "\n{\n"),
 ]
 OTHER = [
     CPP.replace("x + x", "x * x"),
-    CPP.replace("<cmath>", "<math.h>"),
     CPP.replace("http://x", "http://y"),
     CPP.replace("T x)", "Tx)"),
 ]
@@ -321,6 +321,74 @@ def test_words_about_the_kernels_do_not_count():
     assert {module._cpp_code(text) for text in ALIKE} == {module._cpp_code(CPP)}
     assert all(module._cpp_code(text) != module._cpp_code(CPP) for text in OTHER)
     assert "http://x" in module._cpp_code(CPP)
+
+
+PIECES = """
+#define LANES 8
+namespace a {
+namespace {
+enum Kind { ONE, TWO };
+template <class T> struct Pair { T x, y; void swap() { { x = y; } } };
+const char *brace = "{ not a brace ;";
+#ifdef WIDE
+inline int wide() { return 1; }
+#else
+inline int wide() { return 0; }
+#endif
+} // namespace
+} // namespace a
+int run(int n) { for (int i = 0; i < n; ++i) {} return n; }
+"""
+
+
+def test_pieces_of_the_kernels():
+    def pieces(text):
+        return sorted(module._cpp_pieces(module._cpp_code(text)))
+
+    assert len(pieces(PIECES)) == 6
+    first, second = PIECES.split("const char")
+    apart = [first + "}}", "namespace a { namespace { const char" + second]
+    assert sorted(piece for text in apart for piece in pieces(text)) == pieces(PIECES)
+    assert pieces(PIECES.replace("WIDE", "NARROW")) != pieces(PIECES)
+    swapped = (
+        PIECES.replace("return 1", "return 2").replace("return 0", "return 1").replace("return 2", "return 0")
+    )
+    assert pieces(swapped) != pieces(PIECES)
+    assert pieces(PIECES.replace("LANES 8", "LANES 16")) != pieces(PIECES)
+
+
+def test_a_release_and_a_new_public_name_keep_it(sources):
+    """All tasks import the package itself, so its version would make every stored run another run."""
+    assert "uotpool" in closure((module.task_module("mil"),))
+    before = sources.fingerprint()
+    number = f'__version__ = "{uotpool.__version__}"'
+    sources.edit("uotpool.__init__", lambda text: text.replace(number, '__version__ = "99.0"'))
+    sources.edit("uotpool.__init__", lambda text: text.replace("__all__ = [", '__all__ = ["new",'))
+    assert sources.fingerprint() == before
+    sources.edit("uotpool.__init__", with_code)
+    assert sources.fingerprint() != before
+
+
+def test_a_struct_that_moves_to_a_header_of_its_own_keeps_it(sources, monkeypatch):
+    monkeypatch.setattr(module.library, "missing", lambda: "")
+    header = sources.csrc / "kernels.cpp"
+    text = header.read_text()
+    moving = "\nstruct Moving { int a; };\n"
+    header.write_text(text + moving)
+    before = sources.fingerprint()
+    header.write_text(text)
+    assert sources.fingerprint() != before
+    (sources.csrc / "moving.h").write_text("#pragma once\n#include <stdint.h>\n" + moving)
+    assert sources.fingerprint() == before
+
+
+def test_kernels_of_a_gpu_count_where_there_is_one(sources, monkeypatch):
+    gpu = "uotpool.backends.triton.calls"
+    for available in (False, True):
+        monkeypatch.setattr(module.torch.cuda, "is_available", lambda available=available: available)
+        before = sources.fingerprint()
+        sources.edit(gpu, with_code)
+        assert (sources.fingerprint() != before) is available
 
 
 def test_where_a_header_lies_does_not_count(sources, monkeypatch):

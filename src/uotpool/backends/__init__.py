@@ -134,7 +134,8 @@ def reads_as_is(X: Tensor, options: SolverOptions) -> bool:
 def pool(problem: Problem, options: SolverOptions) -> Tensor:
     """Pool X by its plan, or by the plan of scale * X: (B, D)."""
     backend, problem = _prepared(problem, options)
-    return backend.pool(problem, options)
+    y = backend.pool(problem, options)
+    return y * problem.sets.squeeze(problem.sizes(y)) if options.readout == "sum" else y
 
 
 def plan(problem: Problem, options: SolverOptions) -> Tensor:
@@ -155,6 +156,8 @@ def pool_windows(
     X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
 ) -> Tensor | None:
     """Pool windows without gathering them; None where no kernel can. As `Backend.pool_windows`."""
+    if options.readout == "sum":  # windows at the border have fewer samples
+        return None
     backend = choose(X, weights.shape[1], options, axis=1)
     if backend.refuses_windows(X.shape[1], windows.kernel_size, options):
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 from uotpool.problem import Problem
 from uotpool.solvers import Solver
 
-READOUTS = ("conditional", "authors")
+READOUTS = ("conditional", "sum", "authors")
 Pair = tuple[int, int]
 
 
@@ -23,7 +23,8 @@ class SolverOptions(NamedTuple):
         converged: whether to return the optimum itself instead of K modules.
         tol, max_iter: the limits of `converged`.
         impl: name of a backend, or "auto".
-        readout: "conditional", or "authors" for what the published runs put out.
+        readout: "conditional", "sum" for the same times the number of samples, or "authors" for what the
+            published runs put out. A backend takes "sum" for "conditional": `backends.pool` multiplies.
     """
 
     solver: Solver

@@ -32,6 +32,7 @@ FIGURES = {
     "convergence": Entry("convergence", "Figure 3a: objective and duality gap against K", "convergence"),
     "runtime": Entry("runtime", "Figure 3b: time of a call of every pooling, eager and fused", "zoo"),
     "ranks": Entry("ranks", "mean ranks of all poolings over all data sets, with critical differences"),
+    "forest": Entry("forest", "differences of exact UOTP from published UOTP, mean and best, on all data sets"),
     "regimes": Entry("regimes", "which pooling is safe: points behind the best one on each question"),
     "modules": Entry("modules", "Figure 5: accuracy against K, from the committed runs"),
     "priors": Entry("priors", "Table 6: accuracy with fixed and learned priors, from the committed runs"),

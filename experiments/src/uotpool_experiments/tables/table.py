@@ -85,7 +85,8 @@ class Lead(WithInterval):
         return Mark.ABOVE if self.low > 0 else Mark.BELOW
 
     def __str__(self) -> str:
-        return f"{self.number:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+        between = f" [{self.low:+.1f}, {self.high:+.1f}]" if math.isfinite(self.low) else ""
+        return f"{self.number:+.1f}{between}"
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ A run is known by its choices and by this hash: after a bug fix in the code that
 run is no longer the same run, and no table mixes the two. We find the code from the imports: the
 task's module, the pooling's module, and the modules of our packages that these import. We hash the
 statements of each module and leave out what decides no number: comments, docstrings, white space,
-the module's path, its imports of our own modules, and the attributes that describe a task in words.
+the module's path, its imports of our own modules, the release number, the list of its public names,
+and the attributes that describe a task in words.
 So a better explanation or a move to another file does not throw results away; a rename does. Where
-the native kernels can run, their sources count too, without comments and white space.
+the native kernels can run, their sources count too, declaration by declaration, without comments and
+white space. The kernels for GPUs count where torch sees a GPU.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import ast
 import copy
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
+
+import torch
 
 import uotpool
 from uotpool.backends.cpu import library
@@ -32,6 +36,7 @@ _STUDY = "uotpool_experiments"
 _FINDS_DATA = ("archives", "catalog", "digests", "errors", "fetch", "mat_file", "overview", "sources")
 NOT_HASHED = {
     *("uotpool.checks", "uotpool.zoo", "uotpool.zoo.registry"),
+    *("uotpool.nn.config", "uotpool.nn.scores"),
     *(_STUDY, f"{_STUDY}.datasets", f"{_STUDY}.tasks"),
     *(f"{_STUDY}.tasks.{name}" for name in ("base", "checkpoints", "fingerprint", "spec")),
     *(f"{_STUDY}.datasets.{name}" for name in (*_FINDS_DATA, "unpinned", "verify")),
@@ -46,7 +51,14 @@ CPP_PIECES = re.compile(
     r"""|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<space>\s+)""",
     re.S,
 )
-OWN_INCLUDE = re.compile(r'^\s*#\s*(include\s*"[^"]*"|pragma\s+once)[^\n]*$', re.M)
+# Includes and include guards stand for the place of code, as imports do in Python.
+OF_PLACE = re.compile(r"^\s*#\s*(include\b|pragma\s+once)[^\n]*$", re.M)
+# Matches what can begin or end a declaration: text, directives, the opening of a namespace, braces, semicolons.
+CPP_MARKS = re.compile(
+    r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"""|\n#(?P<directive>[^\n]*)(?=\n)|(?P<space>(?:inline )?namespace\b[^;{=]*\{)|(?P<mark>[{};])"""
+)
+GPU_KERNELS = "uotpool.backends.triton"
 
 
 def fingerprint(task: str, pooling: str) -> str:
@@ -83,6 +95,8 @@ def closure(roots: tuple[str, ...]) -> set[str]:
         found.add(module)
         if module not in NOT_FOLLOWED:
             todo += _imports(module)
+    if not torch.cuda.is_available():
+        found = {module for module in found if not module.startswith(GPU_KERNELS)}
     return found
 
 
@@ -130,7 +144,8 @@ class _WithoutWords(ast.NodeTransformer):
             if name == "body" and documented and ast.get_docstring(node) is not None:  # type: ignore[arg-type]
                 body = body[1:]
             is_task = isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Task" for base in node.bases)
-            kept = [s for s in body if not _is_own_import(s) and not (is_task and _is_descriptive(s))]
+            words = DESCRIPTIVE if is_task else ()
+            kept = [s for s in body if not _is_own_import(s) and not _assigns_only(s, words)]
             setattr(node, name, kept or ([ast.Pass()] if name == "body" else []))
         return node
 
@@ -144,9 +159,9 @@ def _is_own_import(node: ast.stmt) -> bool:
     return False
 
 
-def _is_descriptive(node: ast.stmt) -> bool:
-    names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
-    return bool(names) and set(names) <= DESCRIPTIVE
+def _assigns_only(node: ast.stmt, names: Collection[str]) -> bool:
+    found = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+    return bool(found) and set(found) <= set(names)
 
 
 @lru_cache
@@ -159,27 +174,75 @@ def _statements(module: str) -> list[str]:
     tree = copy.deepcopy(_tree(module))
     _WithoutWords().visit(tree)
     kept = (node for node in tree.body if not isinstance(node, (ast.Pass, ast.Import, ast.ImportFrom)))
-    return [ast.dump(node) for node in kept]
+    return [ast.dump(node) for node in kept if not _assigns_only(node, {"__version__", "__all__"})]
 
 
 def _native() -> str:
     """Return a hash of the kernels' sources, or a text that says that there are no kernels."""
     if library.missing():
         return "plain torch"
-    sources = (PACKAGES["uotpool"].parents[1] / "csrc").glob("*.[ch]*")
-    codes = sorted(hashlib.sha256(_cpp_code(path.read_text()).encode()).hexdigest() for path in sources)
-    return "native " + hashlib.sha256("".join(codes).encode()).hexdigest()
+    folder = PACKAGES["uotpool"].parents[1] / "csrc"
+    sources = [path for path in folder.iterdir() if path.suffix in (".h", ".cpp")]
+    pieces = sorted(piece for path in sources for piece in _cpp_pieces(_cpp_code(path.read_text())))
+    return "native " + hashlib.sha256("\n".join(pieces).encode()).hexdigest()
+
+
+def _cpp_pieces(code: str) -> list[str]:
+    """Return the declarations of a file, each as one text, without the namespaces around them.
+
+    A declaration that moves to another file stays the same piece. What lies between #if and #endif is
+    one piece, as the condition decides whether it counts.
+    """
+    pieces: list[str] = []
+    begin = braces = conditions = 0
+    enclosing: list[bool] = []  # of each open brace: whether a namespace opened it
+
+    def end(here: int, then: int) -> int:
+        pieces.append(code[begin:here].strip())
+        return then
+
+    for found in CPP_MARKS.finditer(code):
+        outside = braces == conditions == 0
+        if found["directive"] is not None:
+            if found["directive"].startswith("if"):
+                begin = end(found.start(), found.start()) if outside else begin
+                conditions += 1
+            elif found["directive"].startswith("endif"):
+                conditions -= 1
+                begin = end(found.end(), found.end()) if braces == conditions == 0 else begin
+            elif outside:
+                begin = end(found.end(), found.end())
+        elif found["space"] is not None:
+            enclosing.append(outside)
+            begin = end(found.start(), found.end()) if outside else begin
+            braces += not outside
+        elif found["mark"] == "{":
+            enclosing.append(False)
+            braces += 1
+        elif found["mark"] == "}":
+            of_namespace = enclosing.pop()
+            braces -= not of_namespace
+            if of_namespace:
+                begin = end(found.start(), found.end())
+            elif braces == conditions == 0:
+                begin = end(found.end(), found.end())
+        elif found["mark"] == ";" and outside:
+            begin = end(found.end(), found.end())
+    assert not enclosing, "a brace that nothing closes"
+    assert not conditions, "an #if that nothing closes"
+    pieces.append(code[begin:].strip())
+    return [piece for piece in pieces if piece not in ("", ";")]
 
 
 def _cpp_code(text: str) -> str:
-    """Return C++ without comments, includes of our own headers, and white space that separates no words."""
+    """Return C++ without comments, includes, and white space that separates no words."""
 
     def piece(found: re.Match[str]) -> str:
         if found["text"] is not None:
             return found["text"]
         return "\n" if found["space"] and "\n" in found["space"] else " "
 
-    lines = CPP_PIECES.sub(piece, OWN_INCLUDE.sub("", text).replace("\\\n", " ")).splitlines()
+    lines = CPP_PIECES.sub(piece, OF_PLACE.sub("", text).replace("\\\n", " ")).splitlines()
     # A directive of the preprocessor ends with its line. All other line ends are white space.
     code = "".join(f"\n{line}\n" if line.startswith("#") else f" {line} " for line in map(str.strip, lines))
     return re.sub(r"\n+", "\n", re.sub(r"(?<!\w) +| +(?!\w)", "", re.sub(r"[ \t]+", " ", code)))
