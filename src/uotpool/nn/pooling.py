@@ -36,9 +36,9 @@ class UOTPooling(WeightedPooling):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
 
     .. math::
-        y_d = \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}}, \quad
-        P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
-        + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
+        y_d &= \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}} \\
+        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P) \\
+        &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
     By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
     a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
@@ -78,6 +78,13 @@ class UOTPooling(WeightedPooling):
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
+
+    Example:
+        >>> pool = UOTPooling(dim=64)
+        >>> pool(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        torch.Size([8, 64])
+        >>> pool(torch.rand(100, 64), index=torch.randint(8, (100,)), dim_size=8).shape  # ragged
+        torch.Size([8, 64])
 
     M. Cheng, H. Xu, "Revisiting global pooling through the lens of optimal transport", 2022.
     """
@@ -279,13 +286,14 @@ class UOTPooling(WeightedPooling):
         """Tell whether the layer does more than mean pooling on this X, and with what weights, ready for JSON.
 
         Returns:
-            divergence: distance of the plans from uniform ones in nats, mean over the sets; see
-                `plan_stats`.
-            mass: mass of the plans, mean over the sets.
-            spread: standard deviation of the entries of X.
-            scale: the least, the median and the largest of the scales, if there are any.
-            weights: the values in force, by name.
-            A number that is not finite is None.
+            Numbers by their names, None for one that is not finite:
+
+            - divergence: distance of the plans from uniform ones in nats, mean over the sets; see
+              `plan_stats`.
+            - mass: mass of the plans, mean over the sets.
+            - spread: standard deviation of the entries of X.
+            - scale: the least, the median and the largest of the scales, if there are any.
+            - weights: the values in force, by name.
         """
         layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
