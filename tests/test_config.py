@@ -26,6 +26,7 @@ LAYERS = {
     "badmm-e": lambda: UOTPooling.classic(D, solver="badmm-e", p0="learned", q0="learned", impl="reference"),
     "converged": lambda: UOTPooling(D, K="converged", tol=1e-5, max_iter=50),
     "paper": lambda: UOTPooling.classic(D, formulation="paper", readout="authors"),
+    "sum": lambda: UOTPooling(D, readout="sum", start="mean"),
     "no-modules": lambda: UOTPooling(D, K=0),
     "tensor": lambda: UOTPooling(D, K=2, alpha0=torch.tensor([1.0, 0.5]), alpha2=0),
 }

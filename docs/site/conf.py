@@ -20,6 +20,18 @@ from uotpool import __version__
 
 ROOT = Path(__file__).parents[2]
 HOME = "docs/index"
+# The tables of a folder, below the text of its README.md.
+TABLES = """
+
+## All tables
+
+```{toctree}
+:glob:
+:maxdepth: 1
+
+*
+```
+"""
 
 project = "uotpool"
 author = "The uotpool developers"
@@ -77,19 +89,23 @@ def setup(app: Sphinx) -> None:
 
 def _complete(app: Sphinx, name: str, source: list[str]) -> None:
     """Add to a page what a git host does not need: the navigation, headings of tables and lists of tables."""
+    page = ROOT / f"{name}.md"
+    readme = page.with_name("README.md")
     if name == HOME:
         navigation = Path(__file__).with_name("navigation.md")
         app.env.note_dependency(str(navigation))
         source[0] += navigation.read_text(encoding="utf-8")
-    elif name.startswith("results/"):
-        page = ROOT / name
-        readme = page.with_name("README.md")
-        if page.name != "README":
-            subject = readme.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            title = f"# {subject}: {page.name.replace('_', ' ')}"
-            source[0] = f"{title}\n\nOf [{subject.lower()}](README.md).\n\n{source[0]}"
-        elif len(list(page.parent.glob("*.md"))) > 1:
-            source[0] += "\n\n## All tables\n\n```{toctree}\n:glob:\n:maxdepth: 1\n\n*\n```\n"
+    elif not name.startswith("results/"):
+        return
+    elif page == readme:
+        if len(list(page.parent.glob("*.md"))) > 1:
+            source[0] += TABLES
+    elif not readme.exists():
+        source[0] = f"# {page.stem.capitalize()}\n\n{source[0]}"
+    else:
+        subject = readme.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        title = f"{subject}: {page.stem.replace('_', ' ')}"
+        source[0] = f"# {title}\n\nOf [{subject.lower()}](README.md).\n\n{source[0]}"
 
 
 def _draw_formula(translator: Any, node: nodes.math | nodes.math_block) -> None:

@@ -23,6 +23,8 @@ def contributions(
     X, sets = problem.X, problem.sets
     # The reference has the weights of samples from log P: a feature whose mass underflows in P has some.
     parts = sets.fill_absent(X * REFERENCE.shares(problem, options), 0.0)
+    if options.readout == "sum":
+        parts = parts * sets.to_rows(problem.sizes(parts))
     g = _direction(sets.squeeze(sets.sum_n(parts)), output)
     return (parts * sets.to_rows(sets.per_feature(g))).sum(-1)
 
