@@ -49,9 +49,6 @@ highlight_language = "none"  # of a block that names no language
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-# The packages that integrations build on are not imported: their own classes are not documented here, and
-# the extra `docs` needs none of them.
-autodoc_mock_imports = ["sentence_transformers", "tensordict", "torch_geometric", "torchmil"]
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # what a class takes over from torch.nn.Module needs no words here
 autodoc_typehints = "none"  # the docstrings say what is accepted, shapes too
