@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests import tolerances as tol
-from uotpool import UOTAssignment, uot_plan
+from uotpool import UOTAssignment, param_groups, uot_plan
 from uotpool.zoo import build
 
 D, M, L = 5, 3, 4
@@ -242,11 +242,47 @@ def test_repr_state_and_reset():
     assert half(X.half(), token=token.half()).dtype == torch.float16
 
 
-def test_the_page_shows_the_committed_measurement():
-    retrieval = pytest.importorskip("bench.retrieval")
+@pytest.mark.parametrize("name", ["retrieval", "retrieval_settings"])
+def test_the_page_shows_the_committed_measurement(name):
+    measurement = pytest.importorskip(f"bench.{name}")
     from bench.report import markdown
 
     root = Path(__file__).parent.parent
-    with (root / "results/bench/retrieval.csv").open(newline="") as file:
-        shown = markdown(retrieval.summary(list(csv.DictReader(file))))
+    with (root / f"results/bench/{name}.csv").open(newline="") as file:
+        shown = markdown(measurement.summary(list(csv.DictReader(file))))
     assert shown[shown.index("| head") :].strip() in (root / "docs/use/retrieval.md").read_text()
+
+
+def test_a_token_in_half_precision_and_under_autocast():
+    """Whatever the dtype of X, of the parameters or of autocast, the descriptor is that of full precision."""
+    pool, X, token = layer(token=2).float(), samples(2, 6).float(), samples(2).float()
+    full = pool(X, token=token)
+    close(pool(X.bfloat16(), token=token.bfloat16()).float(), full, tol.BF16)
+    close(layer(token=2).bfloat16()(X, token=token), full, tol.BF16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(pool(X, token=token), full)
+        assert torch.equal(layer(dustbin=False).float().plan(X), layer(dustbin=False).float().plan(X))
+
+
+def test_a_descriptor_has_length_one_where_clusters_are_empty():
+    pool = layer(alpha1=0.0, alpha2=1e6, dustbin=False)
+    with torch.no_grad():
+        pool.score.bias[1:] = -1e4  # nothing goes there, in float64 either
+    close(pool(samples(2, 6)).norm(dim=1), torch.ones(2, dtype=torch.float64))
+
+
+def test_more_wrong_options_are_refused():
+    X = torch.randn(2, 4, D)
+    with pytest.raises(ValueError, match="value: expected a module that returns 4 values per sample"):
+        UOTAssignment(D, M, L, value=nn.Linear(D, 7))(X)
+    with pytest.raises(ValueError, match=r"dustbin_share: expected None with dustbin=False, got 0\.3"):
+        UOTAssignment(D, dustbin=False, dustbin_share=0.3)
+    with pytest.raises((ValueError, TypeError), match="K: expected an integer"):
+        UOTAssignment(D, K=None)
+
+
+def test_its_learned_weights_are_not_decayed():
+    pool = UOTAssignment(D, M, L, alpha0=None, alpha1=None)
+    rest, weights = param_groups(pool, weight_decay=0.5)
+    assert {id(p) for p in weights["params"]} == {id(pool.raw_alpha0), id(pool.raw_alpha1)}
+    assert len(rest["params"]) + 2 == len(list(pool.parameters()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn import functional
 
 from uotpool import backends, checks
 from uotpool.inputs import Modules, Weight, as_sets, in_layout_of
-from uotpool.nn.base import mlp
+from uotpool.nn.base import mlp, no_autocast
 from uotpool.nn.clusters import k_means, nearest_scores
 from uotpool.nn.weights import WeightedPooling
 from uotpool.problem import Problem
@@ -48,7 +47,7 @@ class UOTAssignment(WeightedPooling):
         hidden: width of a hidden layer of s, v and the token's map; default: none, all are linear.
         centred: whether there are centres c; else they are 0.
         dustbin: whether there is a dustbin.
-        dustbin_share: share of the dustbin in p0; clusters share the rest evenly.
+        dustbin_share: share of the dustbin in p0, default 0.5; clusters share the rest evenly.
         token: width T of the descriptor of a global token, such as the class token of a
             transformer; 0: there is none. See `forward`.
         score: module in place of the default s, (..., D) -> (..., M).
@@ -56,7 +55,8 @@ class UOTAssignment(WeightedPooling):
         solver, K, shared, alpha0, alpha1, alpha2, rho, init, impl: as in `UOTPooling`.
 
     Shape:
-        X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L).
+        X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L). Ragged sets are padded by their
+        sizes, which `torch.compile(fullgraph=True)` cannot know; padded sets with a mask it can.
 
     Example:
         >>> pool = UOTAssignment(dim=64, clusters=16, value_dim=32)
@@ -81,7 +81,7 @@ class UOTAssignment(WeightedPooling):
         hidden: int | None = None,
         centred: bool = True,
         dustbin: bool = True,
-        dustbin_share: float = 0.5,
+        dustbin_share: float | None = None,
         token: int = 0,
         score: nn.Module | None = None,
         value: nn.Module | None = None,
@@ -99,6 +99,7 @@ class UOTAssignment(WeightedPooling):
         checks.flag("dustbin", dustbin)
         checks.flag("shared", shared)
         checks.one_of("solver", solver, tuple(SOLVERS))
+        checks.converged(K, optional=False)
         options = backends.solver_options(solver, K, "exact", None, None, impl)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
@@ -120,7 +121,10 @@ class UOTAssignment(WeightedPooling):
         self.register_parameter("centres", nn.Parameter(zeros) if centred else None)
         self.dustbin: nn.Parameter | None
         self.register_parameter("dustbin", nn.Parameter(torch.ones(())) if dustbin else None)
-        self.dustbin_share = checks.number("dustbin_share", dustbin_share, positive=True)
+        if dustbin_share is not None and not dustbin:
+            checks.fail("dustbin_share", "None with dustbin=False", dustbin_share)
+        share = 0.5 if dustbin_share is None else dustbin_share
+        self.dustbin_share = checks.number("dustbin_share", share, positive=True)
         if self.dustbin_share >= 1:
             checks.fail("dustbin_share", "a number between 0 and 1", dustbin_share)
 
@@ -165,7 +169,7 @@ class UOTAssignment(WeightedPooling):
         Args:
             X, index, ptr, dim_size, mask: as in `UOTPooling`.
             token: the global token of each set, (B, D), for a layer that was made with `token=`. Its
-                descriptor, scaled to length 1, comes first.
+                descriptor, scaled to length 1, comes first, and is all that an empty set has.
         """
         V = super().forward(X, index, ptr, dim_size, mask)[:, self.token_dim :]
         if (token is None) != (self.token is None):
@@ -177,10 +181,12 @@ class UOTAssignment(WeightedPooling):
         checks.floating("token", token, accepted)
         if token.shape != (V.shape[0], self.dim):
             checks.fail("token", accepted, token)
-        g = functional.normalize(self.token(token).to(V.dtype), dim=-1)
-        # The clusters are of length 1 each, so that their part has sqrt(M) times the length of the token's.
-        parts = torch.cat([g, math.sqrt(self.clusters) * V], dim=-1)
-        return functional.normalize(parts, dim=-1)
+        with no_autocast(X.device.type):
+            wide = token.to(torch.promote_types(token.dtype, torch.float32))
+            own = self._in_precision_of(wide)
+            assert own.token is not None
+            parts = torch.cat([functional.normalize(own.token(wide), dim=-1), V.to(wide.dtype)], dim=-1)
+            return functional.normalize(parts, dim=-1).to(X.dtype)
 
     def plan(
         self,
@@ -193,18 +199,23 @@ class UOTAssignment(WeightedPooling):
         """Return the plan in the layout of X, one column per cluster, and that of the dustbin last."""
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         self._check_dim(X)
-        pool = self._in_precision_of(rows)
-        return in_layout_of(X, pool._plan(rows, sets).to(X.dtype))
+        with no_autocast(rows.device.type):
+            P = self._in_precision_of(rows)._plan(rows, sets)
+        return in_layout_of(X, P.to(X.dtype))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        V = pool_padded(self._sums, X, sets)
-        V = functional.normalize(V, dim=-1) / math.sqrt(self.clusters)
-        return functional.pad(V.flatten(1), (self.token_dim, 0))
+        V = functional.normalize(pool_padded(self._sums, X, sets), dim=-1).flatten(1)
+        # A token joins the clusters while these are of length 1 each.
+        return functional.normalize(V, dim=-1) if self.token is None else functional.pad(V, (self.token_dim, 0))
 
     def _sums(self, X: Tensor, sets: DenseSets) -> Tensor:
         """Return the sums of values, (B, M, L). No tensor of samples x clusters x values is made."""
         P = self._plan(X, sets)[..., : self.clusters]
-        V = P.transpose(1, 2) @ sets.fill_absent(self.value(X), 0.0)
+        values = self.value(X)
+        if values.shape != (*X.shape[:-1], self.value_dim):
+            accepted = f"a module that returns {self.value_dim} values per sample (value_dim)"
+            checks.fail("value", accepted, values)
+        V = P.transpose(1, 2) @ sets.fill_absent(values, 0.0)
         return V if self.centres is None else V - P.sum(1).unsqueeze(-1) * self.centres
 
     def _plan(self, X: Tensor, sets: Sets) -> Tensor:

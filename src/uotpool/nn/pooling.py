@@ -275,7 +275,7 @@ class UOTPooling(WeightedPooling):
                 checks.fail("output", 'None unless kind="gradient"', output)
             found = backends.plan(problem, self.options).sum(-1)
         else:
-            found = scores.contributions(problem, self.options, output)
+            found = scores.contributions(problem, self.options, output, X.dtype)
         return in_layout_of(X, found.to(X.dtype))
 
     @torch.no_grad()
@@ -290,18 +290,16 @@ class UOTPooling(WeightedPooling):
         """Tell whether the layer does more than mean pooling on this X, and with what weights, ready for JSON.
 
         Returns:
-            Numbers by their names, None for one that is not finite:
-
-            - divergence: distance of the plans from uniform ones in nats, mean over the sets; see
-              `plan_stats`.
-            - mass: mass of the plans, mean over the sets.
-            - spread: standard deviation of the entries of X.
-            - scale: the least, the median and the largest of the scales, if there are any.
-            - weights: the values in force, by name.
+            By name, with None for a number that is not finite: `divergence`, the distance of the plans
+            from uniform ones in nats (see `plan_stats`), and their `mass`, both means over the sets;
+            `spread`, the standard deviation of the entries of X that are present; `scale`, the least,
+            the median and the largest of the scales, if there are any; `weights`, the values in force.
         """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        there = rows if sets.present is None else rows[sets.present.squeeze(-1)]
         layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
-        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": X.std()}
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": there.std()}
         known: dict[str, Any] = {
             name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()
         }
