@@ -67,6 +67,7 @@ _COLOURS = {
     "color-api-pre-name": "var(--color-foreground-muted)",
 }
 html_theme_options = {"light_css_variables": _COLOURS, "dark_css_variables": _COLOURS}
+html_favicon = "favicon.svg"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_extra_path = ["index.html"]  # leads from the address of the site to its first page

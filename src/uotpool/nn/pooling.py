@@ -62,8 +62,7 @@ class UOTPooling(WeightedPooling):
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
-            learned one of that width, or a module that maps X to one logit per sample,
-            (..., D) -> (..., 1).
+            learned one of that width, or a module from X to a logit per sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
             numbers each. Default: softplus(0.1 randn) from torch's seed, as in the authors' code.
             With s the spread of the features,
@@ -83,10 +82,9 @@ class UOTPooling(WeightedPooling):
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
 
     Example:
-        >>> pool = UOTPooling(dim=64)
-        >>> pool(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        >>> UOTPooling(dim=64)(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
         torch.Size([8, 64])
-        >>> pool(torch.rand(100, 64), index=torch.randint(8, (100,)), dim_size=8).shape  # ragged
+        >>> UOTPooling(dim=64)(torch.rand(100, 64), torch.randint(8, (100,)), dim_size=8).shape
         torch.Size([8, 64])
 
     M. Cheng, H. Xu, "Revisiting global pooling through the lens of optimal transport", 2022.
