@@ -25,6 +25,6 @@ def test_examples_run(shown):
     found = finder.find(shown, globs=vars(module) | {"torch": torch})
     assert found, "expected an example"
     for example in found:
-        said: list[str] = []
+        said = []
         doctest.DocTestRunner().run(example, out=said.append)
         assert not said, "".join(said)
