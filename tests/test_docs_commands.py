@@ -86,7 +86,7 @@ def check_module(words, page):
     spec = importlib.util.find_spec(module)
     assert spec is not None, words
     if module in REGISTRIES:
-        names = [word for word in rest if not word.startswith("-")]
+        names = [word for word in rest if not word.startswith("-") and not word.isdigit()]
         assert set(names) <= {*REGISTRIES[module], "NAME"}, words
     if spec.submodule_search_locations:
         spec = importlib.util.find_spec(f"{module}.__main__")

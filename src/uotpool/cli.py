@@ -26,8 +26,8 @@ from uotpool.zoo import ENTRIES, build
 COMMANDS = "uotpool.commands"
 EXPERIMENTS = "uotpool-experiments"
 OF_EXPERIMENTS = (
-    *("demo", "run", "sweep", "table", "tables", "same-code", "report", "export", "figure", "datasets"),
-    "explore",
+    *("demo", "run", "sweep", "table", "tables", "claims", "same-code", "report", "export", "figure"),
+    *("datasets", "explore"),
 )
 BROKEN_PIPE = 128 + 13  # the status that a shell gives a program that SIGPIPE ended
 INTERRUPTED = 130

@@ -123,8 +123,11 @@ def uot_pool(
         scale: as in `uot_plan`. P is the plan of `scale` X, and X itself is pooled. The samples' weights for a
             feature of scale 0 do not depend on its values.
         solver, K, tol, max_iter, formulation, impl: as in `uot_plan`.
-        readout: "conditional" is the formula above (the paper's eq. 4). "authors" is D sum_n X P,
-            the output of the authors' runs; only with `formulation="paper"`.
+        readout: "conditional" is the formula above (the paper's eq. 4), a weighted mean of the samples.
+            "sum" is N times that, with N the number of samples that are present (their prior is not
+            0), so that the output sees the size of a set: a set that is there twice pools to twice
+            as much. "authors" is D sum_n X P, the output of the authors' runs; only with
+            `formulation="paper"`.
 
     Returns:
         (B, D) in the dtype of X; zeros for an empty set.

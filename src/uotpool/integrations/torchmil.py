@@ -96,4 +96,5 @@ class UOTMIL(NotScriptable, MILModel):
             logits = self.classifier(self.pool(features, mask=mask)).squeeze(-1)
             if not return_inst_pred:
                 return logits
-            return logits, self.pool.scores(features, mask=mask, kind="gradient", output=self.classifier)
+            g = self.classifier.weight[0]
+            return logits, self.pool.scores(features, mask=mask, kind="gradient", output=g)

@@ -69,10 +69,13 @@ class UOTPooling(WeightedPooling):
             With s the spread of the features,
             `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
             and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
-        start: "mean" to begin as mean pooling, exactly, and to learn from there: scales are 0 at
-            first. Their gradient does not vanish there, while that of a weight of 1e4 would. With
-            `scale=None` the layer then has one learned number `scale` for all features.
-        readout: "conditional", or "authors" with `formulation="paper"`; see `uot_pool`.
+        start: "mean" to begin as mean pooling, exactly (as sum pooling with `readout="sum"`), and to
+            learn from there: scales are 0 at first. Their gradient does not vanish there, while that of
+            a weight of 1e4 would. With `scale=None` the layer then has one learned number `scale` for
+            all features.
+        readout: "conditional" for the weighted mean above; "sum" for N times that, with N the number of
+            samples of the set, where its size matters, as in graphs; "authors" with
+            `formulation="paper"`; see `uot_pool`.
         tol, max_iter: limits of `K="converged"`; see `uot_plan`.
         impl: see `resolve_impl`.
 
@@ -139,11 +142,11 @@ class UOTPooling(WeightedPooling):
 
     def _check_start(self, start: str) -> None:
         checks.one_of("start", start, ("mean",))
-        if self.K == 0 or self.q0 is not None or self.options.readout != "conditional":
+        if self.K == 0 or self.q0 is not None or self.options.readout == "authors":
             q0 = "uniform" if self.q0 is None else self.q0
             came = f"K={self.K!r}, q0={q0!r}, readout={self.options.readout!r}"
             raise ValueError(
-                f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional", got {came}'
+                f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional" or "sum", got {came}'
             )
 
     def reset_parameters(self) -> None:
@@ -249,8 +252,9 @@ class UOTPooling(WeightedPooling):
             kind: "marginal" is the share of the plan's mass that lies on a sample, sum_d P_nd, which
                 adds up to 1 in each set. "gradient" is what a sample contributes to an output of the
                 network, sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md its weights in the pooled
-                vector y, and g the derivative of the output by y. The contributions to a set add up
-                to sum_d y_d g_d, which is the output itself, without its bias, if it is linear in y.
+                vector y (N times that with `readout="sum"`), and g the derivative of the output by y. The
+                contributions to a set add up to sum_d y_d g_d, which is the output itself, without its
+                bias, if it is linear in y.
             output: for "gradient": a function from y (B, D) to one number per set, (B,) or (B, 1), such
                 as `lambda y: head(y)[:, 1]`; or g itself, (D,) or (B, D).
 
@@ -264,7 +268,7 @@ class UOTPooling(WeightedPooling):
                 checks.fail("output", 'None unless kind="gradient"', output)
             found = backends.plan(problem, self.options).sum(-1)
         else:
-            found = scores.contributions(problem, self.options, output)
+            found = scores.contributions(problem, self.options, output, X.dtype)
         return in_layout_of(X, found.to(X.dtype))
 
     @torch.no_grad()
@@ -282,14 +286,16 @@ class UOTPooling(WeightedPooling):
             divergence: distance of the plans from uniform ones in nats, mean over the sets; see
                 `plan_stats`.
             mass: mass of the plans, mean over the sets.
-            spread: standard deviation of the entries of X.
+            spread: standard deviation of the entries of X that are present.
             scale: the least, the median and the largest of the scales, if there are any.
             weights: the values in force, by name.
             A number that is not finite is None.
         """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        there = rows if sets.present is None else rows[sets.present.squeeze(-1)]
         layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
-        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": X.std()}
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": there.std()}
         known: dict[str, Any] = {
             name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()
         }

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.base import Pooling
+from uotpool.nn.clusters import enough, k_means, squared_distances
 from uotpool.sets import DenseSets, Sets, logsumexp_d
 from uotpool.sets.padding import pool_padded
-
-MOST_ROWS = 20_000  # for k-means; from more samples, this many are drawn
 
 
 def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -> Tensor:
@@ -32,33 +31,6 @@ def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -
     # Absent rows are filled before the exponential: theirs may be infinite, and 0 times it is NaN
     # in the backward pass.
     return sets.fill_absent((score + f + g) / e, -torch.inf).exp()
-
-
-def enough(rows: Tensor, k: int, name: str) -> None:
-    if rows.shape[0] < k:
-        checks.fail("X", f"at least {k} samples, one for each of {name}={k}", rows)
-
-
-def k_means(rows: Tensor, k: int, name: str) -> Tensor:
-    """Return k centres of the rows by scikit-learn, seeded from torch's generator."""
-    try:
-        from sklearn.cluster import KMeans  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("fit needs scikit-learn: install the extra `zoo`", name=error.name) from error
-    enough(rows, k, name)
-    if rows.shape[0] > MOST_ROWS:
-        rows = rows[torch.randperm(rows.shape[0])[:MOST_ROWS].to(rows.device)]
-    seed = int(torch.randint(2**31 - 1, (1,)))
-    found = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy())
-    return torch.from_numpy(found.cluster_centers_).to(rows)
-
-
-def squared_distances(X: Tensor, Z: Tensor) -> Tensor:
-    """Return squared distances: (..., N, D), (M, D) -> (..., N, M)."""
-    # We take a matrix product around the middle of Z, since |x|^2 - 2 x.z + |z|^2 loses its digits far from 0.
-    middle = Z.mean(0)
-    X, Z = X - middle, Z - middle
-    return (X.square().sum(-1, keepdim=True) - 2 * X @ Z.T + Z.square().sum(-1)).clamp_min(0.0)
 
 
 class WEGL(Pooling):

@@ -11,12 +11,14 @@ from scipy import stats
 from uotpool_experiments.analysis.regret import RESAMPLES, SHARE, Array, Interval, interval
 from uotpool_experiments.analysis.samples import Samples, common
 
+BEST = "the best other"  # stands for a pooling that is another one on each data set
+FEWEST = 5  # runs that an interval needs: so few drawn again are too often alike
 POWER = 0.8  # the probability with which a difference of the size `Ahead.smallest` would be shown
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """A mean difference in points with its interval, which is unbounded for a single run.
+    """A mean difference in points with its interval, which is unbounded for fewer than `FEWEST` runs.
 
     Attributes:
         points: the difference; positive if the first pooling is better.
@@ -77,6 +79,16 @@ def paired(found: Samples, first: str, other: str, seed: int = 0) -> Paired:
     return Paired(each, _ahead(float(np.mean(list(means.values()))), np.array(drawn), runs))
 
 
+def best_others(found: Samples) -> Samples:
+    """Return for each data set the runs of the best pooling that is not one of ours, under the name `BEST`."""
+    best: Samples = {}
+    for (pooling, dataset), sample in found.items():
+        before = best.get((BEST, dataset))
+        if not pooling.startswith("uotp") and (before is None or sample.mean > before.mean):
+            best[BEST, dataset] = sample
+    return best
+
+
 def _redrawn(points: Array, random: np.random.RandomState) -> Array:
     """Return means of runs that are drawn again."""
     return points[random.randint(len(points), size=(RESAMPLES, len(points)))].mean(1)
@@ -84,7 +96,7 @@ def _redrawn(points: Array, random: np.random.RandomState) -> Array:
 
 def _ahead(mean: float, draws: Array, runs: int) -> Ahead:
     """Return the difference with its interval, and so many standard errors as would be shown with `POWER`."""
-    if runs < 2:  # One run drawn again is the same run, which says nothing of chance.
+    if runs < FEWEST:
         return Ahead(Interval(mean, -math.inf, math.inf), math.inf)
     errors = float(stats.norm.ppf((1 + SHARE) / 2) + stats.norm.ppf(POWER))
     return Ahead(interval(mean, draws), errors * float(draws.std()))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from uotpool_experiments.cli import (
+    claims,
     datasets,
     demo,
     explore,
@@ -25,7 +26,7 @@ from uotpool_experiments.cli import (
     tables,
 )
 
-COMMANDS = (demo, run, sweep, table, tables, same_code, report, export, figure, datasets, explore)
+COMMANDS = (demo, run, sweep, table, tables, claims, same_code, report, export, figure, datasets, explore)
 
 
 def add_parsers(commands: Any) -> None:

@@ -10,14 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from uotpool.solvers import SOLVERS
-from uotpool_experiments.analysis.paired import Ahead, Paired, paired
+from uotpool_experiments.analysis.paired import BEST, FEWEST, Ahead, Paired, best_others, paired
 from uotpool_experiments.analysis.samples import Samples
 from uotpool_experiments.figures.problems import COLOURS, MARKERS
-from uotpool_experiments.figures.ranks import kind
 from uotpool_experiments.tables import manifest
 
 EVERY = "all of these"
-BEST = "the best other"  # stands for a pooling that is another one on each data set
 STEP = 0.24  # between the lines of the solvers on one data set
 # The title of each panel, and the pooling that the exact layer of a solver is compared with.
 PANELS = {
@@ -46,17 +44,6 @@ def comparisons(found: Samples, seed: int = 0) -> dict[str, dict[str, Paired]]:
             if any((first, d) in known and (other, d) in known for _, d in found):
                 titled.setdefault(title, {})[solver] = paired(known, first, other, seed)
     return titled
-
-
-def best_others(found: Samples) -> Samples:
-    """Return for each data set the runs of the best pooling that is not one of ours, under the name `BEST`."""
-    best: Samples = {}
-    for (pooling, dataset), sample in found.items():
-        if kind(pooling) == "other" and not (
-            (BEST, dataset) in best and sample.mean <= best[BEST, dataset].mean
-        ):
-            best[BEST, dataset] = sample
-    return best
 
 
 def picture(compared: Mapping[str, Mapping[str, Paired]]) -> Figure:
@@ -112,7 +99,7 @@ def in_words(compared: Mapping[str, Mapping[str, Paired]]) -> list[str]:
     """Say every comparison over all data sets, and what as many runs would have shown."""
     words = [
         "bags under the fair protocol, graphs under the paper's; intervals: 95 %, from drawing runs and, over "
-        "all, data sets again; none for a data set with one run"
+        f"all, data sets again; none for fewer than {FEWEST} runs"
     ]
     for title, by_solver in compared.items():
         for solver, one in by_solver.items():

@@ -122,22 +122,13 @@ def forward_pass(
                 tl.store(PT + at_slot, t, mask=here)
 
 
-@triton.jit(do_not_specialize=[*VARYING, "k"])
-def forward_merge(
-    PTR, WEIGHTS, SCALE, PM, PS, PT, TOP, MAXIMA, SUMS, HEAD, OUT,
-    K, k, M, N, B,
-    FIRST: tl.constexpr, LAST: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, D: tl.constexpr,
-    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr,
+@triton.jit
+def merged(
+    PM, PS, PT, PTR, b, d, here, c2, M, N,
+    LAST: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr,
+    CT: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
-    """Merge the sums of the chunks of a set: those of module k, and for k = K (LAST) the output."""
-    b = tl.program_id(0).to(tl.int64)
-    d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    here = d < D
-    a, a1, a2 = weights_of(WEIGHTS, K, tl.minimum(k, K - 1))
-    scale = scale_of(SCALE, d, here, STEP, CT)
-    c2 = tl.full((WIDTH,), 1.0, dtype=CT) * (LOG2E / a)
-    if FIRST:
-        c2 *= tl.abs(scale)
+    """Return maxima and sums of columns of a set from those of its chunks; LAST: sums of x times these too."""
     m = tl.full((WIDTH,), LOW * 0.5, dtype=CT)
     s = tl.zeros((WIDTH,), dtype=CT)
     t = tl.zeros((WIDTH,), dtype=CT)
@@ -156,6 +147,57 @@ def forward_merge(
         m = new
     m = tl.where(s == 0.0, 0.0, m)
     s = tl.where(s == 0.0, 1.0, s)
+    return m, s, t
+
+
+@triton.jit
+def added(
+    PD, PTR, b, d, here, M, N,
+    CHUNK: tl.constexpr, D: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr, CT: tl.constexpr,
+):  # fmt: skip
+    """Return the sums over a set of a vector of columns of each chunk, in the order of chunks."""
+    du = tl.zeros((WIDTH,), dtype=CT)
+    first, behind = chunks_of(PTR, b, M, N, CHUNK)
+    for start in range(first, behind, CHUNKS):
+        slot = start + tl.arange(0, CHUNKS)[:, None]
+        there = (slot < behind) & here[None, :]
+        du += tl.sum(tl.load(PD + slot * D + d[None, :], mask=there, other=0.0), axis=0)
+    return du
+
+
+@triton.jit
+def centred_part(
+    TOP, SCALE, b, d, here,
+    STEP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, WIDTHS: tl.constexpr, CT: tl.constexpr,
+    LOW: tl.constexpr,
+):  # fmt: skip
+    """Return `centred_tops` of some columns of a set."""
+    every = tl.arange(0, WIDTHS * WIDTH)
+    valid = every < D
+    tops = tl.load(TOP + b * D + every, mask=valid, other=0.0).to(tl.float64)
+    tops *= scale_of(SCALE, every, valid, STEP, CT).to(tl.float64)
+    top = tl.load(TOP + b * D + d, mask=here, other=0.0).to(tl.float64)
+    top *= scale_of(SCALE, d, here, STEP, CT).to(tl.float64)
+    return tl.where(here, top - tl.max(tl.where(valid, tops, LOW)), 0.0).to(CT)
+
+
+@triton.jit(do_not_specialize=[*VARYING, "k"])
+def forward_merge(
+    PTR, WEIGHTS, SCALE, PM, PS, PT, TOP, MAXIMA, SUMS, HEAD, OUT,
+    K, k, M, N, B,
+    FIRST: tl.constexpr, LAST: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, D: tl.constexpr,
+    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr,
+):  # fmt: skip
+    """Merge the sums of the chunks of a set: those of module k, and for k = K (LAST) the output."""
+    b = tl.program_id(0).to(tl.int64)
+    d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    here = d < D
+    a, a1, a2 = weights_of(WEIGHTS, K, tl.minimum(k, K - 1))
+    scale = scale_of(SCALE, d, here, STEP, CT)
+    c2 = tl.full((WIDTH,), 1.0, dtype=CT) * (LOG2E / a)
+    if FIRST:
+        c2 *= tl.abs(scale)
+    m, s, t = merged(PM, PS, PT, PTR, b, d, here, c2, M, N, LAST, CHUNK, D, CHUNKS, WIDTH, CT, LOW)
     at = b * D + d
     if FIRST:
         tl.store(TOP + at, m * sign_of(scale), mask=here)
@@ -312,22 +354,11 @@ def backward_merge(
     b = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     here = d < D
-    du = tl.zeros((WIDTH,), dtype=CT)
-    first, behind = chunks_of(PTR, b, M, N, CHUNK)
-    for start in range(first, behind, CHUNKS):
-        slot = start + tl.arange(0, CHUNKS)[:, None]
-        there = (slot < behind) & here[None, :]
-        du += tl.sum(tl.load(PD + slot * D + d[None, :], mask=there, other=0.0), axis=0)
+    du = added(PD, PTR, b, d, here, M, N, CHUNK, D, CHUNKS, WIDTH, CT)
     at = (tl.cast(k, tl.int64) * B + b) * D + d
     tl.store(DU + at, du, mask=here)
     a, a1, a2 = weights_of(WEIGHTS, K, k)
-    every = tl.arange(0, WIDTHS * WIDTH)
-    valid = every < D
-    tops = tl.load(TOP + b * D + every, mask=valid, other=0.0).to(tl.float64)
-    tops *= scale_of(SCALE, every, valid, STEP, CT).to(tl.float64)
-    top = tl.load(TOP + b * D + d, mask=here, other=0.0).to(tl.float64)
-    top *= scale_of(SCALE, d, here, STEP, CT).to(tl.float64)
-    centred = (top - tl.max(tl.where(valid, tops, LOW))).to(CT)
+    centred = centred_part(TOP, SCALE, b, d, here, STEP, D, WIDTH, WIDTHS, CT, LOW)
     log_p = log_prior_of(LOGP, b, p_step, d, here, CT)
     share = 1 / (a + a1)
     tl.store(DL + at, (-a1 * share) * du / tl.load(SUMS + at, mask=here, other=1.0), mask=here)

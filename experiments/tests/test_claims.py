@@ -1,0 +1,87 @@
+"""Verdicts on the paper's claims follow from intervals, and the command shows the committed runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from uotpool_experiments.analysis.paired import Ahead
+from uotpool_experiments.analysis.regret import Interval
+from uotpool_experiments.analysis.selection import Source
+from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.tables import claims
+from uotpool_experiments.tables.claims import FAILS, HOLDS, NOT_RUN, OPEN, Finding, findings
+from uotpool_experiments.tables.manifest import FOLDER, Manifest
+from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tasks.spec import RunSpec, canonical
+
+from uotpool.cli import main
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lead", "alike"),
+    [
+        (0.5, 1.5, HOLDS, HOLDS),
+        (-1.5, -0.5, FAILS, HOLDS),
+        (-1.0, 3.0, OPEN, OPEN),
+        (2.5, 4.0, HOLDS, FAILS),
+        (-math.inf, math.inf, OPEN, OPEN),
+    ],
+)
+def test_verdicts(low, high, lead, alike):
+    ahead = Ahead(Interval((low + high) / 2, low, high), 1.0)
+    assert Finding("", "", ("a",), ahead).verdict == lead
+    assert Finding("", "", ("a",), ahead, of_no_difference=True).verdict == alike
+    assert Finding("", "").verdict == NOT_RUN
+
+
+def run(pooling, dataset, accuracy, seed, **settings):
+    spec = RunSpec("graph", dataset, pooling, "paper", 0, seed, canonical(settings))
+    return Row(spec, "code", "done", 1, None, 1.0, 1.0, 1, {"accuracy": accuracy}, {})
+
+
+def test_findings_of_known_runs(tmp_path):
+    rows = [
+        row
+        for seed in range(6)
+        for row in (
+            run("uotp-badmm-q-paper", "IMDB-BINARY", 0.80 + seed / 1000, seed),
+            run("mean", "IMDB-BINARY", 0.70, seed),
+            run("max", "IMDB-BINARY", 0.75, seed),
+            run("mean", "MUTAG", 0.99, seed),  # no social network
+            run("uotp-sinkhorn", "MUTAG", 0.85 + seed / 1000, seed, pool={"K": 16}),
+            run("uotp-sinkhorn", "MUTAG", 0.80, seed, pool={"K": 1}),
+            run("uotp-sinkhorn", "MUTAG", 0.81, seed, pool={"K": 8}),
+            run("uotp-sinkhorn", "MUTAG", 0.82, seed),
+            run("uotp-sinkhorn", "MUTAG", 0.82, seed, pool={"p0": "learned", "q0": "learned"}),
+            run("uotp-sinkhorn", "MUTAG", 0.10, seed, pool={"p0": "learned", "q0": "learned"}, lr=0.1),
+        )
+    ]
+    source = Source(tmp_path / "runs.csv", rows)
+    found = list(findings([Manifest("graph", source, "", ranked=TableSpec("graph", protocol="paper"))]))
+    by = {(one.claim, one.compared): one for one in found}
+    best = by[claims.BEST_ON_SOCIAL, "uotp-badmm-q-paper less the best other"]
+    assert best.datasets == ("IMDB-BINARY",)
+    assert best.ahead.points.value == pytest.approx(5.25)
+    assert best.verdict == HOLDS
+    assert by[claims.BEST_ON_SOCIAL, "uotp-badmm-e-paper less the best other"].verdict == NOT_RUN
+    modules = by[claims.FLAT_IN_K, "uotp-sinkhorn with pool.K=16 less with pool.K=1"]
+    assert modules.ahead.points.value == pytest.approx(5.25)
+    assert modules.verdict == FAILS
+    priors = by[claims.FLAT_IN_PRIORS, "uotp-sinkhorn with pool.p0=learned, pool.q0=learned less as it is"]
+    assert priors.ahead.points.value == pytest.approx(0.0)
+    assert priors.verdict == HOLDS
+
+
+def test_the_command_shows_the_committed_runs(monkeypatch, capsys):
+    monkeypatch.setenv(FOLDER, str(RESULTS))
+    with pytest.raises(SystemExit) as stopped:
+        main(["claims", "--format", "markdown"])
+    assert not stopped.value.code
+    shown = capsys.readouterr().out
+    assert shown == (RESULTS / "claims.md").read_text().partition("\n    uotpool claims")[0]
+    for claim in (claims.BEST_ON_SOCIAL, claims.LIKE_OTHERS_ON_BAGS, claims.CONSISTENT, claims.FLAT_IN_K):
+        assert claim in shown
