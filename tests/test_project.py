@@ -42,7 +42,9 @@ def test_the_oldest_torch_is_the_one_that_is_tested():
     oldest = requirement.removeprefix("torch>=") + ".0"
     assert f"\nOLDEST_TORCH := {oldest}\n" in (ROOT / "Makefile").read_text()
     matrix = load(".github/workflows/test.yml")["jobs"]["library"]["strategy"]["matrix"]
-    assert {entry["torch"] for entry in matrix["include"]} == {f"torch=={oldest}"}
+    assert {(entry["torch"], entry["target"]) for entry in matrix["include"]} == {
+        (f"torch=={oldest}", "test-oldest")
+    }
 
 
 @pytest.mark.parametrize("project", [LIBRARY, STUDY], ids=["library", "study"])
@@ -86,8 +88,8 @@ def test_wheels_are_built_where_the_library_is_tested():
 def test_what_make_is_asked_for_exists():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for path in WORKFLOWS:
-        asked = re.findall(r"run: make (\S+)", path.read_text())
-        assert set(asked) <= targets
+        asked = re.findall(r"run: make ([\w-]+)|target: \[?([\w-]+)", path.read_text())
+        assert {word for pair in asked for word in pair if word} <= targets
 
 
 def test_pre_commit_has_the_ruff_of_the_constraints():
