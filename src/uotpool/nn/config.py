@@ -33,7 +33,7 @@ def of(pool: UOTPooling) -> dict[str, Any]:
     """Return the options of a layer, in the order of its arguments."""
     options, fixed = pool.options, pool.fixed_weights()
     weights = {name: fixed.get(name) for name in ("alpha0", "alpha1", "alpha2", "rho")}
-    return {
+    found = {
         "dim": pool.dim,
         "solver": options.solver.name,
         "K": pool.K,
@@ -50,6 +50,7 @@ def of(pool: UOTPooling) -> dict[str, Any]:
         "max_iter": options.max_iter,
         "impl": options.impl,
     }
+    return {name: plain(value) for name, value in found.items()}
 
 
 def options(cls: type[UOTPooling], config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
