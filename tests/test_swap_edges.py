@@ -192,7 +192,7 @@ def test_no_patch_is_left_out():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("left_out", [0, 1, 3])
 def test_rounding_does_not_decide_which_tokens_are_averaged(bias, dtype, left_out):
-    """A large bias is common to all tokens: half precision does not tell means with and without a token apart."""
+    """A large bias is in all tokens: half precision does not tell means with and without one token apart."""
     for seed in range(3):
         torch.manual_seed(seed)
         net = Net(lambda net, x: net.head(x[:, left_out:].sum(1) / (x.shape[1] - left_out)), lead=3)

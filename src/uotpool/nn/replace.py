@@ -42,8 +42,9 @@ def replace_global_pool(
 
     Args:
         model: the network, which is changed in place.
-        name: name of the pool, where there are several (squeeze-and-excitation blocks have one
-            each), or of a module that makes a vector of tokens in a way of its own.
+        name: name of the pool, where several decide an output alone, as in a network of two heads; of
+            another pool, such as one in a squeeze-and-excitation block; or of a module that makes a
+            vector of tokens in a way of its own.
         example: input of the network, a batch of one. Default: noise (1, C, H, W), with the C of the
             first convolution, and the H and W that the network has as `img_size` or `image_size`,
             else 224.
