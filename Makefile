@@ -15,12 +15,16 @@ READY := $(VENV)/.ready
 LARGE := $(VENV)/.large
 # timm, with a torchvision that may not load beside this torch: tests/beside_cpu.py says why they are here.
 TIMM := $(VENV)/timm
+PUBLISH := build/publish
+# Where Debian's libc6-arm64-cross has the libraries of an ARM system.
+ARM_SYSTEM ?= /usr/aarch64-linux-gnu
 # Python compiles what it imports and keeps that, also where a container tells it not to (every process that loads torch
 # would compile it again); if pip compiled all packages, .venv would be 240 MB larger.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize clean
+.PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize wheel test-wheel \
+	test-aarch64 test-oldest clean
 
 demo: $(INSTALLED)
 	$(BIN)/uotpool demo
@@ -67,10 +71,12 @@ style: $(READY)
 bench: $(LARGE)
 	$(BIN)/python -m bench
 
-# Strictly: a link or an anchor that leads nowhere is an error.
+# Strictly: a link or an anchor that leads nowhere is an error. From nothing, as a page that Sphinx has kept gives no
+# warning again.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "The site is in out/site: open out/site/index.html, or with search: $(BIN)/python -m http.server -d out/site"
+	rm -rf out/site out/doctrees
+	$(BIN)/python -m sphinx --fail-on-warning --quiet -c docs/site -d out/doctrees . out/site
+	@echo "The site is in out/site: open out/site/index.html, or $(BIN)/python -m http.server -d out/site"
 
 # The kernel tests with the sanitizers of GCC. Python is built without them, so they are loaded before it, and with them
 # libstdc++, whose exceptions (torch throws some) they must see. Python leaks by itself.
@@ -82,6 +88,28 @@ sanitize: $(READY)
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
 	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/kernels
 
+# The files of a release, in dist/, built and checked as for the package index; then the wheel in an environment without
+# compilers. PUBLISH has the tools, which nothing else needs.
+wheel: $(PUBLISH)/.installed
+	$(PUBLISH)/bin/python tools/build_wheels.py
+
+test-wheel:
+	test -n "$(wildcard dist/*.whl)" || $(MAKE) wheel
+	$(PYTHON) tools/try_wheel.py
+
+# The kernels for ARM, cross-compiled as the wheel is, and emulated: tests/kernels/driver compares them with stored values,
+# without torch or Python. On Debian: apt-get install qemu-user libc6-arm64-cross.
+test-aarch64: ARM := build/aarch64
+test-aarch64: export ZIG_TARGET := aarch64-linux-gnu.2.28
+test-aarch64: export ZIG_PYTHON := $(CURDIR)/$(PUBLISH)/bin/python
+test-aarch64: export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/build/zig
+test-aarch64: $(PUBLISH)/.installed $(READY)
+	$(BIN)/cmake -S . -B $(ARM) -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DUOTPOOL_WERROR=ON \
+		-DCMAKE_CXX_COMPILER=$(CURDIR)/tools/zig-c++
+	$(BIN)/cmake --build $(ARM) --parallel 2
+	tools/zig-c++ -x c -std=c11 -Wall -Wextra -Werror -O1 tests/kernels/driver/driver.c -o $(ARM)/driver
+	qemu-aarch64 -L $(ARM_SYSTEM) $(ARM)/driver $(ARM)/libuotpool_native.so tests/kernels/driver/reference.txt
+
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build src/uotpool/backends/cpu/*.so
 
@@ -92,6 +120,12 @@ $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLis
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core cmake ninja hatchling editables
 	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable . --editable ./experiments
+	touch $@
+
+$(PUBLISH)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PUBLISH)
+	$(PYTHON) tools/requirements.py publish > $(PUBLISH)/requirements.txt
+	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet --requirement $(PUBLISH)/requirements.txt
 	touch $@
 
 # What developers need beside it: the requirements of the extras alone, as the packages themselves are installed.

@@ -16,11 +16,11 @@ from bench.session import Session
 NAMES = (
     # of time and memory
     *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed"),
+    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed", "assignment"),
     # of what the solvers find
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
     # of what learns
-    *("witnesses", "heat-maps", "retrieval", "sentences"),
+    *("witnesses", "heat-maps", "retrieval", "retrieval-settings", "sentences"),
     # of the GPU kernels
     *("gpu", "gpu-static", "gpu-launches", "gpu-model"),
 )

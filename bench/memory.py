@@ -28,8 +28,8 @@ DEFAULT = "uotp"  # with a scale per feature
 
 class Probe(NamedTuple):
     size: Size
-    name: str  # in uotpool.zoo
-    options: dict[str, Any]  # of `build`
+    name: str  # in uotpool.zoo, or module:function
+    options: dict[str, Any]  # of `build`, or of the function
     mode: str
 
 

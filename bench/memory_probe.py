@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +47,18 @@ def peak() -> int:
         return most // 1024 if sys.platform == "darwin" else most
 
 
+def made(name: str) -> Callable[..., Any]:
+    """Return what makes the pooling: of `uotpool.zoo`, or a function as module:function."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function) if function else partial(build, name)
+
+
 def probe(size: list[int], name: str, options: dict[str, Any], backward: bool, threads: int) -> int:
     """Return the extra bytes at the peak of one call."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     B, N, D = size
-    pool = build(name, D, **options)
+    pool = made(name)(D, **options)
     X = torch.randn(B, N, D, requires_grad=backward)
 
     def call(X: torch.Tensor, edges: torch.Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""Retrieval of images of classes that were never trained on: R@1 and R@5 by descriptor, some ten CPU minutes.
+"""Retrieval of images of classes that were never trained on: R@1 and R@5 by descriptor, some 15 CPU minutes.
 
 Local descriptors are feature maps of EfficientNet-Lite0 with ImageNet's weights, frozen: of CIFAR-10 at 128 x
 128 pixels, 64 positions with 112 channels. A head turns the positions of an image into one descriptor of length
@@ -8,13 +8,16 @@ that have one of their own class among the first k.
 
 All heads have the same batches and number of Adam steps; of two learning rates, each head and seed takes the
 one with the larger R@1 on held-out images of its training classes. Pooled vectors are mapped to 512 numbers by
-a linear layer; `netvlad` has 16 clusters of 112, `salad` and `UOTAssignment` 16 of 32.
+a linear layer; `netvlad` has 16 clusters of 112, `salad` and `UOTAssignment` 16 of 32. "untrained" is R@1 of
+the same images before the first step. Heads that can be fitted begin with clusters of 500 training images.
+`python -m bench retrieval-settings` is the development behind the settings of `UOTAssignment`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,35 +29,45 @@ from bench.rows import PART, Finding
 from bench.session import Session
 from bench.witnesses import interval
 from uotpool import UOTAssignment
-from uotpool.zoo import build
+from uotpool.zoo import Pooling, build
 
 DATASET, SIDE, BLOCK = "cifar10-subset", 128, 10  # the last block whose map is 8 x 8
 WIDTH, CLUSTERS, VALUES = 512, 16, 32
 RATES, STEPS, PER_CLASS, TEMPERATURE = (1e-3, 3e-3), 200, 16, 0.1
 TRAINED, CHECKED, SEARCHED = 250, 50, 200  # images of a class
+FITTED = 500  # images to which clusters are fitted
 TABLE = "retrieval from held-out classes, in per cent: mean over seeds (its 95 % interval)"
 
 
 class Pooled(nn.Module):
     """A pooling of the zoo, a linear layer, length 1."""
 
-    def __init__(self, name: str, dim: int) -> None:
+    def __init__(self, name: str, dim: int, **options: Any) -> None:
         super().__init__()
-        self.pool = build(name, dim)
+        self.pool = build(name, dim, **options)
         self.linear = nn.Linear(self.pool.out_dim, WIDTH)
 
     def forward(self, X: Tensor) -> Tensor:
         return functional.normalize(self.linear(self.pool(X)), dim=-1)
 
 
-HEADS: dict[str, Callable[[int], nn.Module]] = {
+Make = Callable[[int], nn.Module]
+
+
+def assignment(**options: Any) -> Make:
+    return lambda dim: UOTAssignment(dim, CLUSTERS, VALUES, **options)
+
+
+HEADS: dict[str, Make] = {
     "mean": lambda dim: Pooled("mean", dim),
     "max": lambda dim: Pooled("max", dim),
     "gem": lambda dim: Pooled("gem", dim),
     "UOTPooling": lambda dim: Pooled("uotp", dim),
+    'UOTPooling, start="mean"': lambda dim: Pooled("uotp", dim, start="mean"),
     "netvlad": lambda dim: build("netvlad", dim, clusters=CLUSTERS),
     "salad": lambda dim: build("salad", dim, clusters=CLUSTERS, value_dim=VALUES),
-    "UOTAssignment": lambda dim: UOTAssignment(dim, CLUSTERS, VALUES),
+    "UOTAssignment": assignment(),
+    "UOTAssignment, dustbin=False": assignment(dustbin=False),
 }
 
 
@@ -64,13 +77,13 @@ class Part(NamedTuple):
 
 
 @torch.no_grad()
-def feature_maps(session: Session, per_class: int) -> Part:
+def feature_maps(session: Session, dataset: str, per_class: int) -> Part:
     """Return the descriptors of some images of each class, computed once and kept in the session's folder."""
-    path = session.out / f"retrieval-{per_class}.pt"
+    path = session.out / f"retrieval-{dataset}-{per_class}.pt"
     if path.exists():
         found = torch.load(path, weights_only=True)
         return Part(found["X"], found["y"])
-    data = images.load(DATASET)
+    data = images.load(dataset)
     assert isinstance(data.x_train, Tensor)
     chosen = torch.cat([(data.y_train == c).nonzero().flatten()[:per_class] for c in range(data.classes)])
     net = models.make(models.EFFICIENTNET, 3, 0, SIDE, small_stem=False, trained=True, weights=None).eval()
@@ -80,7 +93,8 @@ def feature_maps(session: Session, per_class: int) -> Part:
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in models.LITE)
     parts = []
     for some in session.track(chosen.split(50), "feature maps"):
-        pixels = data.x_train[some].permute(0, 3, 1, 2).float() / 255
+        x = data.x_train[some]
+        pixels = (x.unsqueeze(-1).expand(*x.shape, 3) if x.dim() == 3 else x).permute(0, 3, 1, 2).float() / 255
         net((functional.interpolate(pixels, SIDE, mode="bilinear") - mean) / std)
         parts.append(last.pop().flatten(2).transpose(1, 2).half())
     found = Part(torch.cat(parts), data.y_train[chosen])
@@ -110,11 +124,16 @@ def contrast(z: Tensor, y: Tensor) -> Tensor:
     return -((logits.log_softmax(1) * same).sum(1) / same.sum(1)).mean()
 
 
-def train(name: str, seed: int, rate: float, part: Part, steps: int) -> nn.Module:
+def start(make: Make, seed: int, part: Part, *, fit: bool = True) -> nn.Module:
+    """Make a head, and fit it if it can be fitted to images of all classes."""
     torch.manual_seed(seed)
-    head = HEADS[name](part.X.shape[-1])
-    if name == "netvlad":
-        head.fit(part.X[:500])  # type: ignore[operator]
+    head = make(part.X.shape[-1])
+    if fit and isinstance(head, Pooling):
+        head.fit(part.X[:: max(1, len(part.X) // FITTED)])
+    return head
+
+
+def train(head: nn.Module, seed: int, rate: float, part: Part, steps: int) -> nn.Module:
     optimizer = torch.optim.Adam(head.parameters(), lr=rate)
     draws = torch.Generator().manual_seed(2000 + seed)
     by_class = [(part.y == c).nonzero().flatten() for c in part.y.unique()]
@@ -139,20 +158,26 @@ def measure(session: Session) -> list[Finding]:
     if not status(DATASET).present:  # it cannot be fetched
         return []
     torch.set_num_threads(1)
-    sizes, steps = ((4, 2, 4), 1) if session.quick else ((TRAINED, CHECKED, SEARCHED), STEPS)
-    data = feature_maps(session, sum(sizes[:2]))
+    sizes, steps = amounts(session)
+    data = feature_maps(session, DATASET, sum(sizes[:2]))
     rows: list[Finding] = []
     cases = [(seed, name) for seed in session.seeds for name in HEADS]
     for seed, name in session.track(cases, "retrieval"):
         training, check, search = split(data, seed, sizes)
-        heads = [train(name, seed, rate, training, steps) for rate in RATES]
+        begin = start(HEADS[name], seed, training)
+        untrained = recall(begin, search)[0]
+        heads = [train(copy.deepcopy(begin), seed, rate, training, steps) for rate in RATES]
         rate, head = max(zip(RATES, heads, strict=True), key=lambda pair: recall(pair[1], check)[0])
         width = head(search.X[:1]).shape[1]
         first, fifth = recall(head, search)
-        rows.append(
-            {PART: TABLE, "head": name, "width": width, "seed": seed, "lr": rate, "R@1": first, "R@5": fifth}
-        )
+        about: Finding = {PART: TABLE, "head": name, "width": width, "seed": seed, "lr": rate}
+        rows.append({**about, "untrained": untrained, "R@1": first, "R@5": fifth})
     return rows
+
+
+def amounts(session: Session) -> tuple[tuple[int, int, int], int]:
+    """Return the numbers of images of a class, as `split` takes them, and that of steps."""
+    return ((4, 2, 4), 1) if session.quick else ((TRAINED, CHECKED, SEARCHED), STEPS)
 
 
 def summary(rows: Sequence[Finding]) -> list[Finding]:
@@ -161,7 +186,7 @@ def summary(rows: Sequence[Finding]) -> list[Finding]:
     for name in dict.fromkeys(str(row["head"]) for row in rows):
         own = [row for row in rows if row["head"] == name]
         line: Finding = {PART: TABLE, "head": name, "width": own[0]["width"]}
-        for column in ("R@1", "R@5"):
+        for column in ("untrained", "R@1", "R@5"):
             values = [float(row[column]) / 100 for row in own]
             low, high = interval(values)
             line[column] = f"{100 * sum(values) / len(values):.1f} ({100 * low:.1f} to {100 * high:.1f})"

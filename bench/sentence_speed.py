@@ -1,7 +1,11 @@
-"""What the pooling of a sentence encoder costs, against the mean pooling of sentence-transformers itself."""
+"""What the pooling of a sentence encoder costs, against the mean pooling of sentence-transformers itself.
+
+With --renew, writes the table of docs/use/sentence-transformers.md, for the first number of threads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +13,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
+from bench import machine
 from bench.cases import WrongAnswerError
+from bench.report import rewrite, written
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples, timed
@@ -20,6 +26,7 @@ SIZES = ((32, 128), (32, 32), (128, 128))  # sentences and tokens
 DIM = 384
 SHARE = "added, of a"
 TOLERANCE = 1e-4
+BEGIN = "<!-- made by: python -m bench sentence-speed --threads 1 --renew -->"
 NOTE = (
     "modules of sentence-transformers, float32, a mask of int64; padded: lengths from half of the "
     "tokens to all; flat: the same sentences with cu_seq_lens_q instead of padding. added: milliseconds beyond "
@@ -58,6 +65,9 @@ def measure(session: Session) -> list[Comparison]:
                 size = f"{sentences} x {tokens} x {dim}, {layout}"
                 whole = number == 0 and layout == "padded"
                 rows += _compare(session, size, given, features, threads, whole=whole)
+    if session.renew:
+        page = machine.ROOT / "docs/use/sentence-transformers.md"
+        rewrite(page, BEGIN, table(written(rows, machine.facts(session.repeats)), session.threads[0]))
     return rows
 
 
@@ -81,6 +91,37 @@ def _compare(
             case = Case("sentence-speed", size, "sinkhorn", f"{SHARE} {mode}", threads)
             rows.append(cost(case, OURS, ENCODER, seconds[OURS] - seconds[BASELINE], alone, None, NOTE))
     return rows
+
+
+def table(lines: Sequence[dict[str, str]], threads: int) -> str:
+    """List every size and layout in Markdown, from the lines of the CSV file."""
+    own = [line for line in lines if line["threads"] == str(threads)]
+    times = {(line["size"], line["mode"], line["baseline"]): line for line in own}
+    text = [
+        "| sentences x tokens x features | forward, ms | x mean | x max "
+        "| forward + backward, ms | x mean | x max |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for size in dict.fromkeys(line["size"] for line in own):
+        cells = [size]
+        for mode in (FORWARD, BOTH):
+            mean, highest = times[size, mode, BASELINE], times[size, mode, MAX]
+            cells += [f"{float(mean['candidate_us']) / 1e3:.3g}"]
+            cells += [f"{float(line['ratio']):.2g}" for line in (mean, highest)]
+        text.append("| " + " | ".join(cells) + " |")
+    shares = [line for line in own if line["baseline"] == ENCODER]
+    said = " and ".join(
+        f"{100 * float(line['ratio']):.2g} % ({line['mode'].removeprefix(SHARE).strip()})" for line in shares
+    )
+    facts = own[0]
+    text += [
+        "",
+        f"In place of mean pooling it adds {said} to the time of an encoder with the sizes of MiniLM, at "
+        f"{shares[0]['size']}.",
+        "",
+        f"{facts['machine']}, torch {facts['torch']}, commit {facts['commit']}.",
+    ]
+    return "\n".join(text)
 
 
 def _verify(X: Tensor, features: dict[str, Any]) -> None:

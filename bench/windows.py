@@ -15,6 +15,7 @@ from bench.session import Session
 from bench.timing import BOTH, FORWARD, Call, samples
 from uotpool import uot_pool
 from uotpool.backends.cpu import library, windows
+from uotpool.backends.images import memory_format
 
 # (B, C, H, W), kernel, stride, padding
 CASES = (
@@ -124,7 +125,7 @@ def _timed(pool: Any, mode: str, X: Tensor, weights: Tensor) -> Call:
         return forward
     leaf, by = X.detach().requires_grad_(), weights.clone().requires_grad_()
     y = pool(leaf)
-    dout = samples(tuple(y.shape), seed=2).contiguous(memory_format=windows.memory_format(X))
+    dout = samples(tuple(y.shape), seed=2).contiguous(memory_format=memory_format(X))
 
     def both() -> object:
         return torch.autograd.grad(pool(leaf, weights=by), (leaf, by), dout, allow_unused=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests import tolerances as tol
-from uotpool import UOTAssignment, uot_plan
+from uotpool import UOTAssignment, param_groups, uot_plan
 from uotpool.zoo import build
 
 D, M, L = 5, 3, 4
@@ -133,6 +133,57 @@ def test_a_sample_that_belongs_nowhere_goes_to_the_dustbin():
     assert without(X).shape == (1, M * L)
 
 
+@pytest.mark.parametrize("hidden", [None, 7])
+def test_centres_are_taken_off_the_values(hidden):
+    pool = layer(hidden=hidden)
+    with torch.no_grad():
+        pool.centres.normal_()
+    X = samples(2, 6)
+    mask = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
+    for b, n in enumerate((6, 2)):
+        P, v = pool.plan(X[b, :n]), pool.value(X[b, :n])
+        V = torch.stack([sum(P[i, m] * (v[i] - pool.centres[m]) for i in range(n)) for m in range(M)])
+        V = V / V.norm(dim=1, keepdim=True)
+        close(pool(X, mask=mask)[b], V.flatten() / V.norm())
+    assert pool.centres.shape == (M, L)
+    assert layer(centred=False).centres is None
+
+
+@pytest.mark.parametrize("alpha0", [1.0, 0.2])
+def test_fit_starts_from_clusters(alpha0):
+    """Scores prefer the nearest centre, as those of NetVLAD; the best score is 0 on average."""
+    torch.manual_seed(0)
+    true = 5 * torch.randn(M, D, dtype=torch.float64)
+    rows = true.repeat(30, 1) + 0.1 * torch.randn(30 * M, D, dtype=torch.float64)
+    pool = layer(alpha0=alpha0).fit(rows)
+    with torch.no_grad():
+        S = pool.score(rows)
+        best = S.argmax(1).reshape(30, M)
+        assert (best == best[0]).all()
+        assert sorted(best[0].tolist()) == list(range(M))
+        close(S.amax(1).mean(), torch.zeros((), dtype=S.dtype), tol.F64_GRADIENT)
+        two = S.topk(2).values / alpha0
+        close((two[:, 0] - two[:, 1]).mean().exp(), torch.tensor(100.0, dtype=S.dtype), tol.F64_GRADIENT)
+        # Centres of clusters lie on their values.
+        assert float(torch.cdist(pool.centres, pool.value(true)).amin(1).max()) < 0.3
+        assert (pool.plan(rows)[:, :M].sum(0) > 0.01).all()
+    fitted = pool.score.weight.clone()
+    pool.reset_parameters()
+    assert not torch.equal(pool.score.weight, fitted)
+    assert not pool.centres.any()
+
+
+def test_fit_needs_linear_scores():
+    for pool in (layer(hidden=4), layer(score=nn.Linear(D, M, bias=False))):
+        with pytest.raises(ValueError, match="score: expected a linear layer with a bias to fit"):
+            pool.fit(samples(20))
+    with pytest.raises(ValueError, match="X: expected at least 3 samples, one for each of clusters=3"):
+        layer().fit(samples(2))
+    assert (
+        build("salad", D, clusters=M).fit(samples(2)) is not None
+    )  # it starts from random scores, as published
+
+
 def test_gradients_reach_everything_and_are_right():
     pool = layer(seed=3, alpha0=None, alpha1=None, alpha2=None, token=2)
     X, token = samples(2, 6).requires_grad_(), samples(2).requires_grad_()
@@ -168,6 +219,8 @@ def test_wrong_options_are_refused():
         ({"dustbin_share": 1.0}, ValueError, "dustbin_share: expected a number between 0 and 1"),
         ({"solver": "sinkhorn", "rho": 1.0}, ValueError, "rho: expected None"),
         ({"dustbin": 1}, TypeError, "dustbin: expected a bool"),
+        ({"centred": None}, TypeError, "centred: expected a bool"),
+        ({"hidden": 0}, ValueError, "hidden: expected an integer >= 1"),
     ):
         with pytest.raises(error, match=message):
             UOTAssignment(D, **options)
@@ -189,11 +242,47 @@ def test_repr_state_and_reset():
     assert half(X.half(), token=token.half()).dtype == torch.float16
 
 
-def test_the_page_shows_the_committed_measurement():
-    retrieval = pytest.importorskip("bench.retrieval")
+@pytest.mark.parametrize("name", ["retrieval", "retrieval_settings"])
+def test_the_page_shows_the_committed_measurement(name):
+    measurement = pytest.importorskip(f"bench.{name}")
     from bench.report import markdown
 
     root = Path(__file__).parent.parent
-    with (root / "results/bench/retrieval.csv").open(newline="") as file:
-        shown = markdown(retrieval.summary(list(csv.DictReader(file))))
+    with (root / f"results/bench/{name}.csv").open(newline="") as file:
+        shown = markdown(measurement.summary(list(csv.DictReader(file))))
     assert shown[shown.index("| head") :].strip() in (root / "docs/use/retrieval.md").read_text()
+
+
+def test_a_token_in_half_precision_and_under_autocast():
+    """Whatever the dtype of X, of the parameters or of autocast, the descriptor is that of full precision."""
+    pool, X, token = layer(token=2).float(), samples(2, 6).float(), samples(2).float()
+    full = pool(X, token=token)
+    close(pool(X.bfloat16(), token=token.bfloat16()).float(), full, tol.BF16)
+    close(layer(token=2).bfloat16()(X, token=token), full, tol.BF16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(pool(X, token=token), full)
+        assert torch.equal(layer(dustbin=False).float().plan(X), layer(dustbin=False).float().plan(X))
+
+
+def test_a_descriptor_has_length_one_where_clusters_are_empty():
+    pool = layer(alpha1=0.0, alpha2=1e6, dustbin=False)
+    with torch.no_grad():
+        pool.score.bias[1:] = -1e4  # nothing goes there, in float64 either
+    close(pool(samples(2, 6)).norm(dim=1), torch.ones(2, dtype=torch.float64))
+
+
+def test_more_wrong_options_are_refused():
+    X = torch.randn(2, 4, D)
+    with pytest.raises(ValueError, match="value: expected a module that returns 4 values per sample"):
+        UOTAssignment(D, M, L, value=nn.Linear(D, 7))(X)
+    with pytest.raises(ValueError, match=r"dustbin_share: expected None with dustbin=False, got 0\.3"):
+        UOTAssignment(D, dustbin=False, dustbin_share=0.3)
+    with pytest.raises((ValueError, TypeError), match="K: expected an integer"):
+        UOTAssignment(D, K=None)
+
+
+def test_its_learned_weights_are_not_decayed():
+    pool = UOTAssignment(D, M, L, alpha0=None, alpha1=None)
+    rest, weights = param_groups(pool, weight_decay=0.5)
+    assert {id(p) for p in weights["params"]} == {id(pool.raw_alpha0), id(pool.raw_alpha1)}
+    assert len(rest["params"]) + 2 == len(list(pool.parameters()))

@@ -24,7 +24,7 @@ pytest.importorskip("torch_geometric")
 
 from uotpool_experiments.datasets import status
 
-from bench import default, measurements, swap, zoo
+from bench import default, measurements, sentence_speed, swap, zoo
 from bench.__main__ import csv_path, main, make_parser, make_session
 from bench.cases import WrongAnswerError, layer, truth, verify
 from bench.growth import Sweep
@@ -38,13 +38,15 @@ from uotpool.zoo import ENTRIES
 ROOT = Path(__file__).parent.parent
 COMPARISONS = (
     *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed"),
+    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed", "assignment"),
 )
 FINDINGS = (
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
-    *("witnesses", "heat-maps", "retrieval", "sentences"),
+    *("witnesses", "heat-maps", "retrieval", "retrieval-settings", "sentences"),
 )
-NO_PROMISES = ("default", "pot", "zoo", "mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed")
+NO_PROMISES = (
+    *("default", "pot", "zoo", "mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed", "assignment"),
+)
 FACTS = {"machine", "isa", "python", "torch", "torch_geometric", "pot", "uotpool", "commit", "repeats"}
 COLUMNS = {
     *("benchmark", "size", "solver", "mode", "threads", "candidate", "baseline", "candidate_us", "baseline_us"),
@@ -96,8 +98,9 @@ def test_comparisons(quick, name):
 @pytest.mark.parametrize("name", FINDINGS)
 def test_findings(quick, name):
     printed, folder = quick
-    if name == "retrieval" and not status("cifar10-subset").present:
-        pytest.skip("cifar10-subset is not at hand")
+    for measurement, dataset in (("retrieval", "cifar10-subset"), ("retrieval-settings", "fashion-mnist")):
+        if name == measurement and not status(dataset).present:
+            pytest.skip(f"{dataset} is not at hand")
     with (folder / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows
@@ -214,6 +217,24 @@ def test_the_table_of_the_default_layer(quick, tmp_path):
     (tmp_path / "page.md").write_text("no place")
     with pytest.raises(SystemExit, match="has no place for the table"):
         rewrite(tmp_path / "page.md", default.BEGIN, table)
+
+
+def test_the_table_of_sentence_encoders(quick, tmp_path):
+    """It has a line for each size and layout, and its place is in the page on sentence encoders."""
+    _, folder = quick
+    with (folder / "sentence-speed.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    table = sentence_speed.table(lines, 1)
+    for layout in ("all tokens", "padded", "flat"):
+        assert f"| 2 x 8 x 16, {layout} | " in table
+    first = lines[0]
+    assert first["baseline"] == sentence_speed.BASELINE
+    assert f"| {float(first['candidate_us']) / 1e3:.3g} | {float(first['ratio']):.2g} | " in table
+    assert len(re.findall(r"-?[0-9.e+-]+ % \(forward", table)) == 2
+    page = (ROOT / "docs/use/sentence-transformers.md").read_text()
+    (tmp_path / "page.md").write_text(page)
+    rewrite(tmp_path / "page.md", sentence_speed.BEGIN, table)
+    assert table in (tmp_path / "page.md").read_text()
 
 
 def test_a_wrong_answer_is_not_timed():

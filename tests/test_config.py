@@ -26,6 +26,7 @@ LAYERS = {
     "badmm-e": lambda: UOTPooling.classic(D, solver="badmm-e", p0="learned", q0="learned", impl="reference"),
     "converged": lambda: UOTPooling(D, K="converged", tol=1e-5, max_iter=50),
     "paper": lambda: UOTPooling.classic(D, formulation="paper", readout="authors"),
+    "sum": lambda: UOTPooling(D, readout="sum", start="mean"),
     "no-modules": lambda: UOTPooling(D, K=0),
     "tensor": lambda: UOTPooling(D, K=2, alpha0=torch.tensor([1.0, 0.5]), alpha2=0),
 }
@@ -110,3 +111,11 @@ def test_wrong_configs_are_refused():
     for q0 in ({"width": 3}, {}):
         with pytest.raises(ValueError, match=r'q0: expected "uniform", "learned", {"hidden": width}'):
             UOTPooling(D, q0=q0)
+
+
+def test_numbers_of_numpy_become_plain():
+    numpy = pytest.importorskip("numpy")
+    pool = UOTPooling(D, K=numpy.int64(3), alpha0=numpy.float32(0.5), init=None)
+    assert json.loads(json.dumps(pool.get_config()))["K"] == 3
+    converged = UOTPooling(D, K="converged", tol=numpy.float32(1e-5), max_iter=numpy.int64(9))
+    assert json.loads(json.dumps(converged.get_config()))["max_iter"] == 9

@@ -145,3 +145,19 @@ def test_repr_names_what_makes_the_layer():
     assert "scale" not in repr(UOTPooling.classic(D))
     with torch.device("meta"):
         assert "alpha2=0.7" in repr(UOTPooling(D))
+
+
+def test_a_layer_made_in_inference_mode_pools():
+    with torch.inference_mode():
+        pool, X = UOTPooling(D), randn(2, 5, D)
+        assert torch.equal(pool(X), UOTPooling(D)(X))
+
+
+def test_fixed_weights_that_are_replaced_count_at_once():
+    """Also where a new tensor lies in the memory of one that is gone."""
+    pool, X = UOTPooling(D, scale=None), randn(2, 5, D)
+    for value in (1.0, 2.0, 30.0, 0.5):
+        pool.alpha0 = torch.tensor(value, dtype=torch.float64)
+        pool.alpha0 = torch.tensor(value, dtype=torch.float64)
+        torch.testing.assert_close(pool(X), UOTPooling(D, scale=None, alpha0=value)(X))
+        pool(X)

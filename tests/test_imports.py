@@ -113,6 +113,7 @@ def test_info_with_torch_alone(alone):
 # one way
 
 ALLOWED: dict[str, set[str]] = {
+    "moved": set(),
     "plaintext": set(),
     "checks": set(),
     "sets": {"checks", "sets"},

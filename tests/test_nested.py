@@ -87,3 +87,8 @@ def test_other_nested_tensors_are_refused_with_a_way_out(rows, nested):
         with pytest.raises(error, match=message):
             pool(**arguments)
     torch.testing.assert_close(pool(holes.contiguous()).shape, torch.Size((2, D)))
+
+
+def test_diagnostics(rows, nested):
+    pool = UOTPooling(D, dtype=torch.float64)
+    assert pool.diagnostics(nested) == pool.diagnostics(rows, ptr=PTR)

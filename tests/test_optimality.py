@@ -278,5 +278,9 @@ def test_diagnostics_say_how_far_the_plan_is_from_mean_pooling():
     assert mean["spread"] == pytest.approx(float(X.std()))
     assert sharp["weights"]["alpha2"] == [0.0]
     assert UOTPooling.classic(3, start="mean").diagnostics(X)["scale"] == [0.0] * 3
+    padded, mask = torch.cat([X, torch.full_like(X, torch.nan)], 1), torch.arange(2 * X.shape[1]) < X.shape[1]
+    there = UOTPooling.mean(3).diagnostics(padded, mask=mask.expand(X.shape[0], -1))
+    for name in ("divergence", "mass", "spread"):
+        assert there[name] == pytest.approx(mean[name], abs=1e-6)  # what is absent is not read
     with uotpool.check(False):
         assert UOTPooling.classic(3).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None

@@ -116,3 +116,16 @@ def test_bad_arguments_are_refused(X, head):
     for options, error, message in cases:
         with pytest.raises(error, match=message):
             pool.scores(X, ptr=PTR, **options)
+
+
+def test_contributions_in_half_precision_and_in_inference_mode(X, head):
+    """A function gets what the layer hands on: pooled vectors in the dtype of X."""
+    pool = UOTPooling(D, dtype=torch.float64)
+    full = pool.scores(X, ptr=PTR, kind="gradient", output=lambda y: head(y)[:, 1])
+    with torch.inference_mode():
+        found = pool.scores(X, ptr=PTR, kind="gradient", output=lambda y: head(y)[:, 1])
+    torch.testing.assert_close(found, full, rtol=F64, atol=F64)
+    half = head.bfloat16()
+    found = pool.scores(X.bfloat16(), ptr=PTR, kind="gradient", output=lambda y: half(y)[:, 1])
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), full, rtol=0.05, atol=0.05)

@@ -109,3 +109,15 @@ def test_the_page_shows_the_committed_measurement():
     shown = markdown(heat_maps.summary(rows))
     table = shown[shown.index("| model") :].strip()
     assert table in (root / "docs/use/pathology.md").read_text()
+
+
+def test_predictions_in_half_precision_and_in_inference_mode():
+    torch.manual_seed(0)
+    model, X = UOTMIL((D,)).eval(), torch.randn(2, 5, D)
+    logits, parts = model.predict(X)
+    with torch.inference_mode():
+        again = model.predict(X)
+    assert torch.equal(again[0], logits)
+    assert torch.equal(again[1], parts)
+    half = model.bfloat16().predict(X.bfloat16(), torch.ones(2, 5))
+    torch.testing.assert_close(half[1].float(), parts, rtol=0.1, atol=0.1)

@@ -194,7 +194,7 @@ ALWAYS: list[Bad] = [
     ("solver", lambda: pool(solver="sinkhron"), V, "solver", "'sinkhorn', 'badmm-e', 'badmm-q'", "'sinkhron'"),
     ("solver-tensor", lambda: pool(solver=X), V, "solver", "one of 'sinkhorn'", "a float64 tensor"),
     ("formulation", lambda: plan(formulation="published"), V, "formulation", "'exact', 'paper'", "'published'"),
-    ("readout", lambda: pool(readout="sum"), V, "readout", "'conditional', 'authors'", "'sum'"),
+    ("readout", lambda: pool(readout="mean"), V, "readout", "'conditional', 'sum', 'authors'", "'mean'"),
     ("impl", lambda: pool(impl="fast"), V, "impl", "'auto', 'cpu', 'triton', 'reference'", "'fast'"),
     ("regularizer", lambda: gap(regularizer="l2"), V, "regularizer", "'entropic', 'quadratic'", "'l2'"),
     ("readout-exact", lambda: pool(readout="authors"), V, "readout", 'formulation="paper"', "'exact'"),

@@ -9,8 +9,10 @@ import torch
 
 from bench.offline import code, ttgir
 from bench.offline.driver import Launch, dry
-from uotpool.backends.triton import calls, choice
+from uotpool.backends.images import WindowArguments
+from uotpool.backends.triton import calls, choice, window_calls
 from uotpool.backends.triton.arguments import Arguments
+from uotpool.backends.triton.choice import Choice
 
 K = 2  # with two modules every pass is launched: the first, one between, the last
 ROWS, CHUNK = (1000, 20), 128
@@ -19,14 +21,31 @@ FLAGS = {"FIRST": "first", "LAST": "last", "WAY": "of the output"}
 PER_ENTRY = 0.5  # a loop over a tile has at least so many exponentials, logs and 1 / x for each entry
 
 
+class Window(NamedTuple):
+    """Square windows of an image: their side, from one to the next, and whether channels are last in memory."""
+
+    side: int
+    stride: int
+    last: bool
+
+    def __str__(self) -> str:
+        apart = "" if self.stride == self.side else f" with stride {self.stride}"
+        return f"windows {self.side} x {self.side}{apart}, {'channels_last' if self.last else 'NCHW'}"
+
+
 class Subject(NamedTuple):
-    """What is compiled: for which GPU, how many features, of what dtype, with a scale for each or none."""
+    """What is compiled: for which GPU, how many features, of what dtype, with a scale for each or none.
+
+    Attributes:
+        window: for windows of images, whose channels are the features.
+    """
 
     target: str
     D: int
     dtype: torch.dtype = torch.float32
     scale: bool = False
     solver: str = "sinkhorn"
+    window: Window | None = None
 
 
 class Figure(NamedTuple):
@@ -54,7 +73,7 @@ class Figure(NamedTuple):
 
 def arguments(subject: Subject, rows: tuple[int, ...] = ROWS, modules: int = K) -> Arguments:
     """Make a batch of sets. Its values are not read."""
-    _, D, dtype, scale, solver = subject
+    _, D, dtype, scale, solver, _ = subject
     ptr = torch.tensor([0, *rows]).cumsum(0)
     X = torch.zeros(sum(rows), D, dtype=dtype)
     weights = torch.ones(3 if solver == "sinkhorn" else 4, modules)
@@ -63,7 +82,37 @@ def arguments(subject: Subject, rows: tuple[int, ...] = ROWS, modules: int = K) 
     )
 
 
-def launch(p: Arguments, how: choice.Choice) -> None:
+def choices(subject: Subject) -> list[Choice]:
+    """Return the regimes of a solver, with the tiles that the library has for them."""
+    size = subject.dtype.itemsize
+    if subject.solver == "badmm-q":
+        return [choice.narrow(subject.D, size)]
+    light = subject.solver == "sinkhorn" and not subject.scale
+    return [choice.by_chunk(subject.D, size, CHUNK, light=light), choice.by_set(subject.D, size)]
+
+
+def images(subject: Subject, modules: int = K) -> WindowArguments:
+    """Make a batch of images. Its values are not read."""
+    assert subject.window is not None
+    side, stride, last = subject.window
+    size = 4 * side
+    X = torch.zeros(8, subject.D, size, size, dtype=subject.dtype)
+    if last:
+        X = X.contiguous(memory_format=torch.channels_last)
+    count = (size - side) // stride + 1
+    scale = torch.ones(subject.D) if subject.scale else None
+    pairs = ((n, n) for n in (side, stride, 0, count))
+    return WindowArguments(X, torch.ones(3, modules), scale, *pairs)
+
+
+def launch_windows(p: WindowArguments) -> None:
+    """Solve and differentiate by all that can be."""
+    out, rows = window_calls.forward(p)
+    assert rows is not None
+    window_calls.backward(out, p, rows, [True] * 3)
+
+
+def launch(p: Arguments, how: Choice) -> None:
     """Solve and differentiate by all that can be."""
     out, saved = calls.forward(p, choice=how)
     assert saved is not None
@@ -71,11 +120,13 @@ def launch(p: Arguments, how: choice.Choice) -> None:
 
 
 def measure(subject: Subject, cache: str | None = None) -> list[Figure]:
-    """Compile the kernels of both regimes, and read what came out."""
-    p, size = arguments(subject), subject.dtype.itemsize
+    """Compile the kernels of all regimes, and read what came out."""
     with dry(subject.target, cache) as launches:
-        launch(p, choice.by_chunk(subject.D, size, CHUNK))
-        launch(p, choice.by_set(subject.D, size))
+        if subject.window is not None:
+            launch_windows(images(subject))
+        else:
+            for how in choices(subject):
+                launch(arguments(subject), how)
     return describe(subject, launches)
 
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from bench.offline.figures import Figure
+from bench.offline.figures import Figure, Window
 
 FEATURES = (64, 100, 128, 256, 512, 1024)
+CHANNELS = (64, 256, 1024)
+SIDE_BY_SIDE, OVERLAPPING = (
+    tuple(Window(side, stride, last) for last in (False, True)) for side, stride in ((2, 2), (3, 1))
+)
 DTYPES = (torch.float32, torch.bfloat16)
+# With a scale for each feature or without, and of which dtypes: a scale is the harder case, but instructions
+# are limited without one too.
+KINDS = {
+    "sinkhorn": [*((False, dtype) for dtype in DTYPES), (True, torch.float32)],
+    "badmm-e": [(True, dtype) for dtype in DTYPES],
+    "badmm-q": [(True, dtype) for dtype in DTYPES],
+}
 TARGETS = ("sm_80", "sm_90", "gfx942")
 
 SPILLS = 8
@@ -22,7 +33,7 @@ def broken(figure: Figure) -> list[str]:
     """Return a sentence for each limit that a kernel breaks."""
     limits: list[tuple[str, float, float]]
     limits = [("spills", figure.spills, SPILLS), ("conversions", figure.conversions, CONVERSIONS)]
-    target, D, dtype, scale, solver = figure.subject
+    target, D, dtype, scale, solver, _ = figure.subject
     counted = target.startswith("sm") and dtype == torch.float32 and solver == "sinkhorn"
     if counted and figure.kernel.startswith("forward_pass"):
         most = [INSTRUCTIONS[least] for least in sorted(INSTRUCTIONS) if D >= least]

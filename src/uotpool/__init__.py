@@ -1,5 +1,6 @@
 """Differentiable global pooling by unbalanced optimal transport."""
 
+import uotpool.moved  # noqa: F401 - from here on, a path of 0.1 that is gone says where its contents are
 from uotpool.backends import explain_impl, resolve_impl
 from uotpool.checks import check
 from uotpool.functional import PlanStats, duality_gap, objective, plan_stats, suggest_rho, uot_plan, uot_pool
@@ -22,7 +23,7 @@ from uotpool.nn.replace import replace_global_pool, replace_local_pools
 from uotpool.nn.restore import load_swapped, restore_pools
 from uotpool.solvers.newton import ConvergenceWarning
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CLASSIC",

@@ -80,6 +80,11 @@ class Problem(NamedTuple):
         weights = self.weights
         return weights.K if isinstance(weights, LearnedWeights) else weights.shape[1]
 
+    def sizes(self, like: Tensor) -> Tensor:
+        """Return the number of samples of each set as s of `sets`, in the dtype of `like`."""
+        # X may be of half precision, in which large numbers are rounded.
+        return self.sets.count(self.X.detach()[..., :1].to(like.dtype))
+
     def weight_rows(self) -> Tensor:
         """Return the weights as rows of one tensor, whatever they were given as."""
         weights = self.weights

@@ -12,6 +12,7 @@ from tests import tolerances as tol
 from tests.kernels.harness import modules, rand, randn
 from uotpool.backends import SolverOptions
 from uotpool.backends.cpu import windows
+from uotpool.backends.images import memory_format as image_format
 from uotpool.backends.reference import log_plan
 from uotpool.inputs import as_sets
 from uotpool.problem import Problem
@@ -117,7 +118,7 @@ def compare(p: Windows, slack: float = 1.0) -> None:
         for memory_format in (torch.contiguous_format, torch.channels_last):
             q = p.to(dtype, memory_format)
             got = solved(q, fused)
-            assert got["value"].is_contiguous(memory_format=windows.memory_format(q.X))
+            assert got["value"].is_contiguous(memory_format=image_format(q.X))
             for name, error in off(got, want, p.weights).items():
                 bound = tol.window(name, torch.finfo(dtype).eps, ratio, slack)
                 assert error <= bound, (name, dtype, memory_format, error, bound)

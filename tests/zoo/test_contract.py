@@ -48,6 +48,7 @@ def test_the_registry_has_all_names():
     text = "mean-max nin set-transformer otk wegl diffpool"
     today = "uotp gem gem-per-feature half-mean-max softmax softmax-per-feature lse vpa gmt swe covariance"
     retrieval = "netvlad salad"
+    transformers = "map ep simpool"
     published = [f"{name}-paper" for name in solvers]
     assert set(NAMES) == {
         *tables.split(),
@@ -56,6 +57,7 @@ def test_the_registry_has_all_names():
         *text.split(),
         *today.split(),
         *retrieval.split(),
+        *transformers.split(),
     }
     assert set(GRAPHS) == {"sagp", "asap", "diffpool"}
     assert set(FITTED) == {"otk", "wegl", "netvlad"}
@@ -545,6 +547,12 @@ def test_wrong_dim_and_hidden(name):
         ("gmt", "heads", 3, ValueError),
         ("set-transformer", "heads", 0, ValueError),
         ("diffpool", "clusters", 0, ValueError),
+        ("map", "heads", 3, ValueError),
+        ("map", "heads", 0, ValueError),
+        ("ep", "queries", 3, ValueError),
+        ("ep", "queries", 1.5, TypeError),
+        ("simpool", "gamma", 0.0, ValueError),
+        ("simpool", "gamma", "2", TypeError),
         ("covariance", "rank", 0, ValueError),
         ("uotp-sinkhorn", "K", -1, ValueError),
     ],

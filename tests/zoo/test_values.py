@@ -12,6 +12,7 @@ from scipy.linalg import sqrtm
 from scipy.special import logsumexp
 
 from tests import tolerances as tol
+from tests.beside_cpu import import_timm
 from tests.zoo.cases import NAMES, SMALL, batch, small
 from uotpool import UOTPooling, zoo
 
@@ -366,6 +367,45 @@ def salad(pool, X, *_):
     return unit(torch.cat([unit(row) for row in sums]))
 
 
+def layer_norm(layer, x):
+    centred = x - x.sum() / len(x)
+    return layer.weight * centred / torch.sqrt((centred * centred).sum() / len(x) + 1e-6) + layer.bias
+
+
+def gelu(x):
+    return torch.stack([v * (1 + math.erf(float(v) / math.sqrt(2))) / 2 for v in x])
+
+
+def map_head(pool, X, *_):
+    q = linear(pool.q, pool.latent[0, 0])
+    keys, values = zip(*(linear(pool.kv, x).split(D) for x in X), strict=True)
+    width, parts = D // pool.heads, []
+    for h in range(pool.heads):
+        part = slice(h * width, (h + 1) * width)
+        logits = [k[part] @ q[part] / math.sqrt(width) for k in keys]
+        parts.append(weighted([v[part] for v in values], logits))
+    z = linear(pool.proj, torch.cat(parts))
+    return z + linear(pool.mlp.fc2, gelu(linear(pool.mlp.fc1, layer_norm(pool.norm, z))))
+
+
+def ep(pool, X, *_):
+    parts, values = [], [linear(pool.value, x) for x in X]
+    width = D // len(pool.queries)
+    for j, query in enumerate(pool.queries):
+        part = slice(j * width, (j + 1) * width)
+        parts.append(weighted([v[part] for v in values], [x @ query / math.sqrt(D) for x in X]))
+    return torch.cat(parts)
+
+
+def simpool(pool, X, *_):
+    normed = [layer_norm(pool.norm, x) for x in X]
+    query = linear(pool.wq, mean_of(X))
+    logits = [linear(pool.wk, x) @ query / math.sqrt(D) for x in normed]
+    lowest = min(float(x.min()) for x in normed)
+    powers = [(x - lowest + 1e-6) ** pool.gamma for x in normed]
+    return weighted(powers, logits) ** (1 / pool.gamma)
+
+
 REFERENCES = {
     "add": lambda pool, X, *_: len(X) * mean_of(X),
     "mean": lambda pool, X, *_: mean_of(X),
@@ -399,6 +439,9 @@ REFERENCES = {
     "covariance": covariance,
     "netvlad": netvlad,
     "salad": salad,
+    "map": map_head,
+    "ep": ep,
+    "simpool": simpool,
 } | {name: uotp for name in NAMES if name.startswith("uotp-")}
 
 
@@ -415,6 +458,43 @@ def test_one_set_at_a_time(name):
         y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
         for b in range(len(sets.sizes)):
             close(y[b], REFERENCES[name](pool, *sets.alone(b)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "option"), [("map", "heads"), ("ep", "queries")])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_wider_heads(name, option, parts):
+    pool, sets = zoo.build(name, D, **{option: parts}).double(), batch((6, 2), D)
+    for b, y in enumerate(pool(sets.x, sets.index)):
+        close(y, REFERENCES[name](pool, *sets.alone(b)))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_map_loads_weights_of_timm(heads):
+    """A state dict of its layer loads, and gives the same to rounding."""
+    timm = import_timm()
+    theirs = timm.layers.AttentionPoolLatent(8, num_heads=heads, norm_layer=layer_norm_of_vits).double()
+    ours = zoo.build("map", 8, heads=heads).double()
+    ours.load_state_dict(theirs.state_dict())
+    X = torch.randn(3, 6, 8, dtype=torch.float64)
+    close(ours(X), theirs(X))
+    ours, theirs = zoo.build("map", 16).double(), timm.layers.AttentionPoolLatent(16)
+    assert ours.heads == theirs.num_heads
+    assert {k: v.shape for k, v in ours.state_dict().items() if not k.startswith("norm")} == {
+        k: v.shape for k, v in theirs.state_dict().items()
+    }
+
+
+def layer_norm_of_vits(dim, **options):
+    return torch.nn.LayerNorm(dim, eps=1e-6, **options)
+
+
+def test_uotp_with_a_sum_readout():
+    pool, sets = zoo.build("uotp", D, readout="sum").double(), batch((6, 1, 4), D)
+    with torch.no_grad():
+        for b, y in enumerate(pool(sets.x, sets.index)):
+            X = sets.alone(b)[0]
+            close(y, len(X) * uotp_default(pool, X))
 
 
 @pytest.mark.parametrize("name", ["uotp-sinkhorn", "uotp-badmm-e-paper"])
@@ -661,6 +741,18 @@ def test_attention_without_scores_is_mean():
         close(pool(SIGNED), SIGNED.mean(1))
 
 
+def test_simpool_limits():
+    """With a zero query the attention is uniform; gamma = 1 is then the mean of the normed samples, shifted."""
+    pool = zoo.build("simpool", D, gamma=1.0).double()
+    fill(pool.wq.weight, 0.0)
+    normed = torch.nn.functional.layer_norm(SIGNED, (D,), eps=1e-6)
+    close(pool(SIGNED), normed.mean(1) - normed.amin((1, 2))[:, None] + 1e-6)
+    pool = zoo.build("simpool", D, gamma=300.0).double()
+    fill(pool.wq.weight, 0.0)
+    top = normed.amax(1) - normed.amin((1, 2))[:, None]
+    assert ((pool(SIGNED) / top - 1).abs() < 0.02).all()
+
+
 @pytest.mark.parametrize(
     ("option", "name", "shape"),
     [
@@ -673,6 +765,7 @@ def test_attention_without_scores_is_mean():
         ({"hidden": 7, "rank": 3}, "covariance", (2, 6)),
         ({"hidden": 7}, "mean-max", (2, 8)),
         ({"hidden": 7}, "set2set", (2, 8)),
+        ({"hidden": 7}, "map", (2, D)),
     ],
 )
 def test_widths(option, name, shape):

@@ -357,6 +357,18 @@ def test_pieces_of_the_kernels():
     assert pieces(PIECES.replace("LANES 8", "LANES 16")) != pieces(PIECES)
 
 
+def test_a_release_and_a_new_public_name_keep_it(sources):
+    """All tasks import the package itself, so its version would make every stored run another run."""
+    assert "uotpool" in closure((module.task_module("mil"),))
+    before = sources.fingerprint()
+    number = f'__version__ = "{uotpool.__version__}"'
+    sources.edit("uotpool.__init__", lambda text: text.replace(number, '__version__ = "99.0"'))
+    sources.edit("uotpool.__init__", lambda text: text.replace("__all__ = [", '__all__ = ["new",'))
+    assert sources.fingerprint() == before
+    sources.edit("uotpool.__init__", with_code)
+    assert sources.fingerprint() != before
+
+
 def test_a_struct_that_moves_to_a_header_of_its_own_keeps_it(sources, monkeypatch):
     monkeypatch.setattr(module.library, "missing", lambda: "")
     header = sources.csrc / "kernels.cpp"

@@ -10,7 +10,7 @@ from torch import Tensor
 from uotpool.problem import Problem
 from uotpool.solvers import Solver
 
-READOUTS = ("conditional", "authors")
+READOUTS = ("conditional", "sum", "authors")
 Pair = tuple[int, int]
 
 
@@ -23,7 +23,8 @@ class SolverOptions(NamedTuple):
         converged: whether to return the optimum itself instead of K modules.
         tol, max_iter: the limits of `converged`.
         impl: name of a backend, or "auto".
-        readout: "conditional", or "authors" for what the published runs put out.
+        readout: "conditional", "sum" for the same times the number of samples, or "authors" for what the
+            published runs put out. A backend takes "sum" for "conditional": `backends.pool` multiplies.
     """
 
     solver: Solver
@@ -60,8 +61,21 @@ class Backend(ABC):
         """Say why this backend cannot solve in this way, whatever the numbers are; "" if it can."""
 
     @abstractmethod
-    def refuses_input(self, X: Tensor) -> str:
-        """Say what this backend expects of X, here and now, that this X is not; "" if it can take X."""
+    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
+        """Say what this backend expects of X, here and now, that this X is not; "" if it can take X.
+
+        Args:
+            X: input.
+            axis: the one of the features.
+        """
+
+    def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
+        """Say which sets this backend expects for these options if not those of X; "" if it takes them."""
+        return ""
+
+    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
+        """Say why windows of this size are gathered before they are solved; "" if a kernel takes them."""
+        return "it has no kernel for windows"
 
     def concerns(self, X: Tensor) -> bool:
         """Say whether a user with this X may expect this backend, so that `explain_impl` mentions it."""
@@ -77,8 +91,8 @@ class Backend(ABC):
 
     def pool_windows(
         self, X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
-    ) -> Tensor | None:
-        """Pool the windows of images (B, C, H, W) without gathering them; None where the backend cannot.
+    ) -> Tensor:
+        """Pool the windows of images (B, C, H, W) without gathering them, where `refuses_windows` is "".
 
         Args:
             X: images.
@@ -87,4 +101,4 @@ class Backend(ABC):
             windows: the geometry of the windows.
             options: how to solve. Priors are uniform.
         """
-        return None
+        raise NotImplementedError

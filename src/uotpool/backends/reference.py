@@ -26,7 +26,7 @@ class ReferenceBackend(Backend):
     def refuses(self, options: SolverOptions) -> str:
         return ""
 
-    def refuses_input(self, X: Tensor) -> str:
+    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
         return ""
 
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
@@ -42,7 +42,7 @@ class ReferenceBackend(Backend):
         return y * (1.0 + (0.0 * y.detach()).sum(-1, keepdim=True))
 
     def shares(self, problem: Problem, options: SolverOptions) -> Tensor:
-        """Return the weight of each entry of X in the pooled vector, in the shape of X."""
+        """Return the weight of each entry of X in what `pool` returns, in the shape of X."""
         sets, log_P = problem.sets, log_plan(problem, options)
         if options.readout == "authors":
             return problem.X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()

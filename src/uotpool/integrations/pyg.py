@@ -82,12 +82,18 @@ class UOTAggregation(NotScriptable, Aggregation):
         if ptr is not None:
             checks.integers("ptr", ptr)
             checks.ptr_values(ptr, nodes)
+            if dim_size not in (None, ptr.shape[0] - 1):
+                checks.fail("dim_size", f"{ptr.shape[0] - 1}, the number of sets of ptr, or None", dim_size)
             ends = (nodes * head + ptr[1:]).flatten()
             y = self.pool(rows, ptr=torch.cat([ends.new_zeros(1), ends]))
             return y.reshape(*heads, ptr.shape[0] - 1, D)
         if index is None:
-            index, dim_size = torch.zeros(nodes, dtype=torch.long, device=x.device), dim_size or 1
+            if dim_size not in (None, 1):
+                checks.fail("dim_size", "None without index and ptr, as all nodes are then one set", dim_size)
+            index, dim_size = torch.zeros(nodes, dtype=torch.long, device=x.device), 1
         checks.integers("index", index)
+        if index.shape != (nodes,):
+            checks.fail("index", f"the set of each of the {nodes} nodes, ({nodes},)", index)
         if dim_size is None:
             dim_size = int(index.max()) + 1 if index.numel() else 0
         # Checked here, as an entry beyond the sets of its head would be taken for one of the next head.

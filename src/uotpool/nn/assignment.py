@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ from torch.nn import functional
 
 from uotpool import backends, checks
 from uotpool.inputs import Modules, Weight, as_sets, in_layout_of
-from uotpool.nn.base import mlp
+from uotpool.nn.base import mlp, no_autocast
+from uotpool.nn.clusters import k_means, nearest_scores
 from uotpool.nn.weights import WeightedPooling
 from uotpool.problem import Problem
 from uotpool.sets import DenseSets, Sets
@@ -23,13 +23,18 @@ class UOTAssignment(WeightedPooling):
     r"""Assign samples to clusters by unbalanced optimal transport, and sum their values in each cluster.
 
     .. math::
-        V_m = \sum_n P_{nm}\, v(x_n), \quad
-        P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle [s(X), z], P\rangle + \alpha_0 R(P)
-        + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
+        V_m &= \sum_n P_{nm} (v(x_n) - c_m) \\
+        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle [s(X), z], P\rangle + \alpha_0 R(P) \\
+        &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
 
-    The scores s(x) and the values v(x) are learned, and so is z, the score of a dustbin: a column of
-    the plan that takes the mass of samples that belong nowhere and is left out of the sum. Each
-    V_m is scaled to length 1, then all of them together, as retrieval by inner products wants it.
+    The scores s(x), the values v(x) and the centres c are learned, and so is z, the score of a
+    dustbin: a column of the plan that takes the mass of samples that belong nowhere and is left out
+    of the sum. Each V_m is scaled to length 1, then all of them together, as retrieval by inner
+    products wants it.
+
+    `fit` takes clusters of training samples by k-means, and from them scores that prefer the nearest
+    cluster, and centres; before that, scores are random and centres are 0. `docs/use/retrieval.md`
+    says what this is worth.
 
     The weights say how clusters are filled. alpha1 = 0 and a large alpha2 are a softmax over
     clusters for each sample (NetVLAD's assignment); alpha1 and alpha2 both large are balanced
@@ -39,9 +44,10 @@ class UOTAssignment(WeightedPooling):
         dim: number of features D of a sample.
         clusters: number of clusters M.
         value_dim: number of features L of a value.
-        hidden: width of the hidden layer of s, v and the token's map; default `dim`.
+        hidden: width of a hidden layer of s, v and the token's map; default: none, all are linear.
+        centred: whether there are centres c; else they are 0.
         dustbin: whether there is a dustbin.
-        dustbin_share: share of the dustbin in p0; clusters share the rest evenly.
+        dustbin_share: share of the dustbin in p0, default 0.5; clusters share the rest evenly.
         token: width T of the descriptor of a global token, such as the class token of a
             transformer; 0: there is none. See `forward`.
         score: module in place of the default s, (..., D) -> (..., M).
@@ -49,11 +55,22 @@ class UOTAssignment(WeightedPooling):
         solver, K, shared, alpha0, alpha1, alpha2, rho, init, impl: as in `UOTPooling`.
 
     Shape:
-        X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L).
+        X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L). Ragged sets are padded by their
+        sizes, which `torch.compile(fullgraph=True)` cannot know; padded sets with a mask it can.
+
+    Example:
+        >>> pool = UOTAssignment(dim=64, clusters=16, value_dim=32)
+        >>> X = torch.rand(2, 100, 64)
+        >>> pool(X).shape
+        torch.Size([2, 512])
+        >>> pool.plan(X).shape  # the last column is the dustbin's
+        torch.Size([2, 100, 17])
 
     In parameters, `score` and `value` are the maps s and v (`score.0` and `score.2` their linear
-    layers), `dustbin` is z, and `token` the map of the token.
+    layers if `hidden` is given), `centres` is c, `dustbin` is z, and `token` the map of the token.
     """
+
+    needs_fit = True
 
     def __init__(
         self,
@@ -62,8 +79,9 @@ class UOTAssignment(WeightedPooling):
         value_dim: int = 128,
         *,
         hidden: int | None = None,
+        centred: bool = True,
         dustbin: bool = True,
-        dustbin_share: float = 0.5,
+        dustbin_share: float | None = None,
         token: int = 0,
         score: nn.Module | None = None,
         value: nn.Module | None = None,
@@ -77,9 +95,11 @@ class UOTAssignment(WeightedPooling):
         init: Any = None,
         impl: str = "auto",
     ) -> None:
+        checks.flag("centred", centred)
         checks.flag("dustbin", dustbin)
         checks.flag("shared", shared)
         checks.one_of("solver", solver, tuple(SOLVERS))
+        checks.converged(K, optional=False)
         options = backends.solver_options(solver, K, "exact", None, None, impl)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
@@ -92,13 +112,19 @@ class UOTAssignment(WeightedPooling):
         self.value_dim = int(checks.count("value_dim", value_dim, 1))
         self.token_dim = int(checks.count("token", token, 0))
         self.out_dim = self.token_dim + self.clusters * self.value_dim
-        hidden = dim if hidden is None else int(checks.count("hidden", hidden, 1))
-        self.score = mlp(dim, hidden, self.clusters) if score is None else score
-        self.value = mlp(dim, hidden, self.value_dim) if value is None else value
-        self.token = mlp(dim, hidden, self.token_dim) if token else None
+        widths = (dim,) if hidden is None else (dim, int(checks.count("hidden", hidden, 1)))
+        self.score = _map(*widths, self.clusters) if score is None else score
+        self.value = _map(*widths, self.value_dim) if value is None else value
+        self.token = _map(*widths, self.token_dim) if token else None
+        self.centres: nn.Parameter | None
+        zeros = torch.zeros(self.clusters, self.value_dim)
+        self.register_parameter("centres", nn.Parameter(zeros) if centred else None)
         self.dustbin: nn.Parameter | None
         self.register_parameter("dustbin", nn.Parameter(torch.ones(())) if dustbin else None)
-        self.dustbin_share = checks.number("dustbin_share", dustbin_share, positive=True)
+        if dustbin_share is not None and not dustbin:
+            checks.fail("dustbin_share", "None with dustbin=False", dustbin_share)
+        share = 0.5 if dustbin_share is None else dustbin_share
+        self.dustbin_share = checks.number("dustbin_share", share, positive=True)
         if self.dustbin_share >= 1:
             checks.fail("dustbin_share", "a number between 0 and 1", dustbin_share)
 
@@ -108,6 +134,23 @@ class UOTAssignment(WeightedPooling):
         self._draw()
         if self.dustbin is not None:
             nn.init.ones_(self.dustbin)
+        if self.centres is not None:
+            nn.init.zeros_(self.centres)
+
+    def _fit(self, rows: Tensor) -> None:
+        if not isinstance(self.score, nn.Linear) or self.score.bias is None:
+            raise ValueError(
+                "score: expected a linear layer with a bias to fit, as UOTAssignment(dim) without hidden= and "
+                f"score= has it, got {self.score}; start that from weights of your own"
+            )
+        found = k_means(rows, self.clusters, "clusters")
+        weight, bias = nearest_scores(rows, found)
+        # The plan divides scores by alpha0. The dustbin is compared with the best score, which is 0 on average.
+        alpha0 = float(self.weights().alpha0[-1])
+        self.score.weight.copy_(alpha0 * weight)
+        self.score.bias.copy_(alpha0 * (bias - (rows @ weight.T + bias).amax(-1).mean()))
+        if self.centres is not None:
+            self.centres.copy_(self.value(found))
 
     def forward(
         self,
@@ -126,7 +169,7 @@ class UOTAssignment(WeightedPooling):
         Args:
             X, index, ptr, dim_size, mask: as in `UOTPooling`.
             token: the global token of each set, (B, D), for a layer that was made with `token=`. Its
-                descriptor, scaled to length 1, comes first.
+                descriptor, scaled to length 1, comes first, and is all that an empty set has.
         """
         V = super().forward(X, index, ptr, dim_size, mask)[:, self.token_dim :]
         if (token is None) != (self.token is None):
@@ -138,10 +181,12 @@ class UOTAssignment(WeightedPooling):
         checks.floating("token", token, accepted)
         if token.shape != (V.shape[0], self.dim):
             checks.fail("token", accepted, token)
-        g = functional.normalize(self.token(token).to(V.dtype), dim=-1)
-        # The clusters are of length 1 each, so that their part has sqrt(M) times the length of the token's.
-        parts = torch.cat([g, math.sqrt(self.clusters) * V], dim=-1)
-        return functional.normalize(parts, dim=-1)
+        with no_autocast(X.device.type):
+            wide = token.to(torch.promote_types(token.dtype, torch.float32))
+            own = self._in_precision_of(wide)
+            assert own.token is not None
+            parts = torch.cat([functional.normalize(own.token(wide), dim=-1), V.to(wide.dtype)], dim=-1)
+            return functional.normalize(parts, dim=-1).to(X.dtype)
 
     def plan(
         self,
@@ -154,18 +199,24 @@ class UOTAssignment(WeightedPooling):
         """Return the plan in the layout of X, one column per cluster, and that of the dustbin last."""
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         self._check_dim(X)
-        pool = self._in_precision_of(rows)
-        return in_layout_of(X, pool._plan(rows, sets).to(X.dtype))
+        with no_autocast(rows.device.type):
+            P = self._in_precision_of(rows)._plan(rows, sets)
+        return in_layout_of(X, P.to(X.dtype))
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        V = pool_padded(self._sums, X, sets)
-        V = functional.normalize(V, dim=-1) / math.sqrt(self.clusters)
-        return functional.pad(V.flatten(1), (self.token_dim, 0))
+        V = functional.normalize(pool_padded(self._sums, X, sets), dim=-1).flatten(1)
+        # A token joins the clusters while these are of length 1 each.
+        return functional.normalize(V, dim=-1) if self.token is None else functional.pad(V, (self.token_dim, 0))
 
     def _sums(self, X: Tensor, sets: DenseSets) -> Tensor:
         """Return the sums of values, (B, M, L). No tensor of samples x clusters x values is made."""
         P = self._plan(X, sets)[..., : self.clusters]
-        return P.transpose(1, 2) @ sets.fill_absent(self.value(X), 0.0)
+        values = self.value(X)
+        if values.shape != (*X.shape[:-1], self.value_dim):
+            accepted = f"a module that returns {self.value_dim} values per sample (value_dim)"
+            checks.fail("value", accepted, values)
+        V = P.transpose(1, 2) @ sets.fill_absent(values, 0.0)
+        return V if self.centres is None else V - P.sum(1).unsqueeze(-1) * self.centres
 
     def _plan(self, X: Tensor, sets: Sets) -> Tensor:
         S = self.score(X)
@@ -189,8 +240,15 @@ class UOTAssignment(WeightedPooling):
         given = [f"{self.dim}, clusters={self.clusters}, value_dim={self.value_dim}"]
         if self.token_dim:
             given.append(f"token={self.token_dim}")
+        if self.centres is None:
+            given.append("centred=False")
         if self.dustbin is None:
             given.append("dustbin=False")
         given.append(f"solver={self.options.solver.name!r}, K={self.K!r}")
         given += [f"{name}={value!r}" for name, value in self.fixed_weights().items()]
         return ", ".join(given)
+
+
+def _map(*widths: int) -> nn.Module:
+    """Make one linear layer, or several with ReLU between them."""
+    return nn.Linear(*widths) if len(widths) == 2 else mlp(*widths)

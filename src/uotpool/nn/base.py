@@ -74,7 +74,7 @@ class Pooling(NotScriptable, nn.Module):
         if sets.num_sets == 0 and not self.needs_edges:  # torch's attention fails on no sets
             joined = sum((parameter.sum() for parameter in self.parameters()), rows.sum())
             return (rows.new_zeros(0, self.out_dim) + 0.0 * joined).to(X.dtype)
-        with _no_autocast(rows.device.type):
+        with no_autocast(rows.device.type):
             pool = self._in_precision_of(rows)
             y = pool._pooled(rows, sets, edge_index, edge_weight)
             if pool is not self:
@@ -153,7 +153,8 @@ class Pooling(NotScriptable, nn.Module):
         return str(self.dim) if self.out_dim == self.dim else f"{self.dim}, out_dim={self.out_dim}"
 
 
-def _no_autocast(device: str) -> Any:
+def no_autocast(device: str) -> Any:
+    """Return a context in which tensors on the device keep their dtype."""
     autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     return torch.autocast(device, enabled=False) if autocast else nullcontext()
 

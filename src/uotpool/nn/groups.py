@@ -12,6 +12,7 @@ from torch import nn
 
 from uotpool import checks
 from uotpool.nn.pooling import UOTPooling
+from uotpool.nn.weights import WeightedPooling
 
 
 def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
@@ -21,7 +22,7 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     data say. It would pull scales back to where they start.
 
     Args:
-        module: model that holds `UOTPooling` layers.
+        module: model that holds layers of UOT, `UOTPooling` or `UOTAssignment`.
         weight_decay: weight decay of all other parameters.
         **pool_options: more options for the group of the raw weights, for example `lr`: those that
             an optimiser of `torch.optim` has.
@@ -32,8 +33,9 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
         _check_option(name)
     raw: dict[int, nn.Parameter] = {}
     for layer in module.modules():
-        if isinstance(layer, UOTPooling):
+        if isinstance(layer, WeightedPooling):
             raw |= {id(p): p for p in layer.raw_weights().values()}
+        if isinstance(layer, UOTPooling):
             raw |= {id(p): p for p in (layer.scale, layer.raw_scale) if p is not None}
     rest: Iterable[nn.Parameter] = [p for p in module.parameters() if id(p) not in raw]
     return [

@@ -36,9 +36,9 @@ class UOTPooling(WeightedPooling):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
 
     .. math::
-        y_d = \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}}, \quad
-        P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
-        + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
+        y_d &= \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}} \\
+        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P) \\
+        &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
     By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
     a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
@@ -62,22 +62,30 @@ class UOTPooling(WeightedPooling):
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
-            learned one of that width, or a module that maps X to one logit per sample,
-            (..., D) -> (..., 1).
+            learned one of that width, or a module from X to a logit per sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
             numbers each. Default: softplus(0.1 randn) from torch's seed, as in the authors' code.
             With s the spread of the features,
             `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
             and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
-        start: "mean" to begin as mean pooling, exactly, and to learn from there: scales are 0 at
-            first. Their gradient does not vanish there, while that of a weight of 1e4 would. With
-            `scale=None` the layer then has one learned number `scale` for all features.
-        readout: "conditional", or "authors" with `formulation="paper"`; see `uot_pool`.
+        start: "mean" to begin as mean pooling, exactly (as sum pooling with `readout="sum"`), and to
+            learn from there: scales are 0 at first. Their gradient does not vanish there, while that of
+            a weight of 1e4 would. With `scale=None` the layer then has one learned number `scale` for
+            all features.
+        readout: "conditional" for the weighted mean above; "sum" for N times that, with N the number of
+            samples of the set, where its size matters, as in graphs; "authors" with
+            `formulation="paper"`; see `uot_pool`.
         tol, max_iter: limits of `K="converged"`; see `uot_plan`.
         impl: see `resolve_impl`.
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
+
+    Example:
+        >>> UOTPooling(dim=64)(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        torch.Size([8, 64])
+        >>> UOTPooling(dim=64)(torch.rand(100, 64), torch.randint(8, (100,)), dim_size=8).shape
+        torch.Size([8, 64])
 
     M. Cheng, H. Xu, "Revisiting global pooling through the lens of optimal transport", 2022.
     """
@@ -139,11 +147,11 @@ class UOTPooling(WeightedPooling):
 
     def _check_start(self, start: str) -> None:
         checks.one_of("start", start, ("mean",))
-        if self.K == 0 or self.q0 is not None or self.options.readout != "conditional":
+        if self.K == 0 or self.q0 is not None or self.options.readout == "authors":
             q0 = "uniform" if self.q0 is None else self.q0
             came = f"K={self.K!r}, q0={q0!r}, readout={self.options.readout!r}"
             raise ValueError(
-                f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional", got {came}'
+                f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional" or "sum", got {came}'
             )
 
     def reset_parameters(self) -> None:
@@ -249,8 +257,9 @@ class UOTPooling(WeightedPooling):
             kind: "marginal" is the share of the plan's mass that lies on a sample, sum_d P_nd, which
                 adds up to 1 in each set. "gradient" is what a sample contributes to an output of the
                 network, sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md its weights in the pooled
-                vector y, and g the derivative of the output by y. The contributions to a set add up
-                to sum_d y_d g_d, which is the output itself, without its bias, if it is linear in y.
+                vector y (N times that with `readout="sum"`), and g the derivative of the output by y. The
+                contributions to a set add up to sum_d y_d g_d, which is the output itself, without its
+                bias, if it is linear in y.
             output: for "gradient": a function from y (B, D) to one number per set, (B,) or (B, 1), such
                 as `lambda y: head(y)[:, 1]`; or g itself, (D,) or (B, D).
 
@@ -264,7 +273,7 @@ class UOTPooling(WeightedPooling):
                 checks.fail("output", 'None unless kind="gradient"', output)
             found = backends.plan(problem, self.options).sum(-1)
         else:
-            found = scores.contributions(problem, self.options, output)
+            found = scores.contributions(problem, self.options, output, X.dtype)
         return in_layout_of(X, found.to(X.dtype))
 
     @torch.no_grad()
@@ -279,17 +288,16 @@ class UOTPooling(WeightedPooling):
         """Tell whether the layer does more than mean pooling on this X, and with what weights, ready for JSON.
 
         Returns:
-            divergence: distance of the plans from uniform ones in nats, mean over the sets; see
-                `plan_stats`.
-            mass: mass of the plans, mean over the sets.
-            spread: standard deviation of the entries of X.
-            scale: the least, the median and the largest of the scales, if there are any.
-            weights: the values in force, by name.
-            A number that is not finite is None.
+            By name, with None for a number that is not finite: `divergence`, the distance of the plans
+            from uniform ones in nats (see `plan_stats`), and their `mass`, both means over the sets;
+            `spread`, the standard deviation of the entries of X that are present; `scale`, the least,
+            the median and the largest of the scales, if there are any; `weights`, the values in force.
         """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask)
+        there = rows if sets.present is None else rows[sets.present.squeeze(-1)]
         layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
         stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
-        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": X.std()}
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": there.std()}
         known: dict[str, Any] = {
             name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()
         }

@@ -16,14 +16,26 @@ KINDS = ("marginal", "gradient")
 
 
 def contributions(
-    problem: Problem, options: SolverOptions, output: Tensor | Callable[[Tensor], Tensor] | None
+    problem: Problem,
+    options: SolverOptions,
+    output: Tensor | Callable[[Tensor], Tensor] | None,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """Return sum_d w_nd X_nd g_d for each sample; `UOTPooling.scores` says what that is."""
+    """Return sum_d w_nd X_nd g_d for each sample; `UOTPooling.scores` says what that is.
+
+    Args:
+        problem: what the layer solves.
+        options: how it does.
+        output: g, or the function whose derivative is g.
+        dtype: of the pooled vectors that the layer hands on, which a function takes.
+    """
     problem = problem.widened() if problem.as_is else problem
     X, sets = problem.X, problem.sets
     # The reference has the weights of samples from log P: a feature whose mass underflows in P has some.
     parts = sets.fill_absent(X * REFERENCE.shares(problem, options), 0.0)
-    g = _direction(sets.squeeze(sets.sum_n(parts)), output)
+    if options.readout == "sum":
+        parts = parts * sets.to_rows(problem.sizes(parts))
+    g = _direction(sets.squeeze(sets.sum_n(parts)).to(dtype), output).to(X.dtype)
     return (parts * sets.to_rows(sets.per_feature(g))).sum(-1)
 
 
@@ -39,11 +51,11 @@ def _direction(y: Tensor, output: Tensor | Callable[[Tensor], Tensor] | None) ->
         checks.same_device("output", output, y)
         if output.shape not in ((D,), (num_sets, D)):
             checks.fail("output", accepted, output)
-        return output.detach().to(y.dtype)
+        return output.detach()
     if output is None or not callable(output):
         raise TypeError(f"output: expected {accepted}, got {checks.describe(output)}")
-    with torch.enable_grad():
-        y = y.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        y = y.detach().clone().requires_grad_()  # a copy, as a tensor of inference mode has no gradients
         value = output(y)
         checks.floating("output", value, "a function that returns a floating tensor")
         if value.shape not in ((num_sets,), (num_sets, 1)):

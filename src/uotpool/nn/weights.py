@@ -76,7 +76,8 @@ class WeightedPooling(Pooling):
             elif value is not None:
                 numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
                 self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
-        self._rows: tuple[Any, Tensor] | None = None  # of the last call, if all weights are fixed
+        # Of the last call, if all weights are fixed: what the rows depend on, the buffers, and the rows.
+        self._rows: tuple[Any, list[Tensor], Tensor] | None = None
         self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
 
@@ -155,14 +156,17 @@ class WeightedPooling(Pooling):
         """Return weights of which none is learned; those of the last call, if dtype and device are the same."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
             return torch.stack([value.to(like) for value in self._values().values()])
-        buffers = [self._buffers[name] for name in self._names if name in self._buffers]
+        buffers = [b for name in self._names if (b := self._buffers.get(name)) is not None]
+        if any(b.is_inference() for b in buffers):  # these have no version, which would tell of a write
+            return torch.stack([value.to(like) for value in self._values().values()])
         # A buffer that is replaced or written to has another identity or version.
-        key = (like.dtype, like.device, self.K, *[(id(b), b._version) for b in buffers if b is not None])
+        key = (like.dtype, like.device, self.K, *[(id(b), b._version) for b in buffers])
         if self._rows is None or self._rows[0] != key:
             # What is made in inference mode could not be saved for the backward of a later call.
             with torch.inference_mode(False):
-                self._rows = (key, torch.stack([value.to(like) for value in self._values().values()]))
-        return self._rows[1]
+                rows = torch.stack([value.to(like) for value in self._values().values()])
+            self._rows = (key, buffers, rows)  # with the buffers, so that no other gets the identity of one
+        return self._rows[2]
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""

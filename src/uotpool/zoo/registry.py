@@ -148,6 +148,17 @@ ENTRIES: dict[str, Entry] = {
     "salad": Entry(
         "zoo.vlad:SALAD", "[sum_n P_nm v(x_n)]_m, P: transport to clusters", "Izquierdo and Civera 2024"
     ),
+    "map": Entry(
+        "zoo.queries:MAP",
+        "z + MLP(LN(z)), z = W [sum_n softmax_n(x_n' k_h) V_h x_n]_h, k: of a learned query",
+        "Zhai et al. 2022",
+    ),
+    "ep": Entry("zoo.queries:EfficientProbing", "[sum_n softmax_n(x_n' q_j) V_j x_n]_j", "Psomas et al. 2026"),
+    "simpool": Entry(
+        "zoo.queries:SimPool",
+        "(sum_n a_n v_nd^g)^(1/g), a: attention of the mean, v: LN(x_n) less its minimum",
+        "Psomas et al. 2023",
+    ),
     "covariance": Entry("zoo.covariance:Covariance", "triu(cov_n(W x_n)^(1/2))", "Li et al. 2018"),
 }
 
@@ -163,6 +174,7 @@ SYNONYMS = {
     "avg": "mean",
     "uot": "uotp",
     "sinkhorn": "uotp-sinkhorn",
+    "attentionpoollatent": "map",
 }
 
 
@@ -186,10 +198,17 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
     Args:
         name: one of `names()`; `uotpool poolings` lists them.
         dim: number of features of a sample.
-        hidden: width of the hidden layer, for the poolings that have one; default `dim`. The others
-            ignore it, so that one can be put in the place of another by its name alone.
+        hidden: width of the hidden layer, for the poolings that have one; default `dim`, but 4 `dim` for
+            "map". The others ignore it, so that one can be put in the place of another by its name alone.
         **options: options of the pooling's class, for example `ratio=0.8` for "sagp", or those of
             `UOTPooling` for "uotp-...".
+
+    Example:
+        >>> pool = build("gem", dim=64)
+        >>> pool(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        torch.Size([8, 64])
+        >>> build("gated-attention", dim=64, hidden=32).out_dim
+        64
     """
     found = entry(name)
     kind = found.load()

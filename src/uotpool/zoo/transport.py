@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.base import Pooling
+from uotpool.nn.clusters import enough, k_means, squared_distances
 from uotpool.sets import DenseSets, Sets, logsumexp_d
 from uotpool.sets.padding import pool_padded
-
-MOST_ROWS = 20_000  # for k-means; from more samples, this many are drawn
 
 
 def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -> Tensor:
@@ -34,38 +33,11 @@ def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -
     return sets.fill_absent((score + f + g) / e, -torch.inf).exp()
 
 
-def enough(rows: Tensor, k: int, name: str) -> None:
-    if rows.shape[0] < k:
-        checks.fail("X", f"at least {k} samples, one for each of {name}={k}", rows)
-
-
-def k_means(rows: Tensor, k: int, name: str) -> Tensor:
-    """Return k centres of the rows by scikit-learn, seeded from torch's generator."""
-    try:
-        from sklearn.cluster import KMeans  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("fit needs scikit-learn: install the extra `zoo`", name=error.name) from error
-    enough(rows, k, name)
-    if rows.shape[0] > MOST_ROWS:
-        rows = rows[torch.randperm(rows.shape[0])[:MOST_ROWS].to(rows.device)]
-    seed = int(torch.randint(2**31 - 1, (1,)))
-    found = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy())
-    return torch.from_numpy(found.cluster_centers_).to(rows)
-
-
-def squared_distances(X: Tensor, Z: Tensor) -> Tensor:
-    """Return squared distances: (..., N, D), (M, D) -> (..., N, M)."""
-    # We take a matrix product around the middle of Z, since |x|^2 - 2 x.z + |z|^2 loses its digits far from 0.
-    middle = Z.mean(0)
-    X, Z = X - middle, Z - middle
-    return (X.square().sum(-1, keepdim=True) - 2 * X @ Z.T + Z.square().sum(-1)).clamp_min(0.0)
-
-
 class WEGL(Pooling):
     r"""Wasserstein embedding: the displacement of each point of a reference set by optimal transport.
 
     .. math::
-        y_j = \frac{1}{\sqrt M} (M \textstyle\sum_n P_{nj} x_n - z_j), \quad j = 1 \ldots M
+        y_j = \frac{1}{\sqrt M} (M \sum_n P_{nj} x_n - z_j), \quad j = 1 \ldots M
 
     with P the optimal transport from X to the references z by squared distance; y has M `dim`
     features. Kolouri et al. solve a linear program for each graph. That cannot be batched, so here
@@ -119,8 +91,8 @@ class OTK(Pooling):
     r"""Optimal transport kernel embedding: samples in the space of a kernel are carried to learned references.
 
     .. math::
-        y_j = \sqrt p \textstyle\sum_n P_{nj} \psi(x_n), \quad j = 1 \ldots p, \quad
-        \psi(x) = L^{-1} [\kappa(w_i, x)]_i, \quad L L^\top = [\kappa(w_i, w_j)]_{ij}
+        y_j &= \sqrt p \sum_n P_{nj} \psi(x_n), \quad j = 1 \ldots p \\
+        \psi(x) &= L^{-1} [\kappa(w_i, x)]_i, \quad L L^\top = [\kappa(w_i, w_j)]_{ij}
 
     P is the entropic transport plan from X to the references z by the kernel :math:`\langle
     \psi(x_n), z_j \rangle`; psi is the Nystrom map of the Gaussian kernel :math:`\kappa(x, w) =
@@ -201,7 +173,7 @@ class SlicedWasserstein(Pooling):
     r"""Pooling by sliced-Wasserstein embedding: quantiles along learned directions, less learned quantiles.
 
     .. math::
-        y_l = \textstyle\sum_m w_m (Q_l(\tfrac{m - 1/2}{M}) - r_{ml}), \quad l = 1 \ldots L
+        y_l = \sum_m w_m (Q_l(\tfrac{m - 1/2}{M}) - r_{ml}), \quad l = 1 \ldots L
 
     where Q_l is the quantile function of the samples' projections :math:`\theta_l^\top x_n /
     |\theta_l|` (linear between sorted values, constant beyond the outer ones) and r the projected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,9 @@ from torch.nn import functional
 from uotpool import checks
 from uotpool.nn.assignment import UOTAssignment
 from uotpool.nn.base import Pooling
+from uotpool.nn.clusters import k_means, nearest_scores
 from uotpool.sets import DenseSets, Sets
 from uotpool.sets.padding import pool_padded
-from uotpool.zoo.transport import k_means, squared_distances
 
 
 class NetVLAD(Pooling):
@@ -23,7 +24,7 @@ class NetVLAD(Pooling):
         V_m = \sum_n a_m(x_n) (x_n - c_m), \quad a(x) = \text{softmax}(W x + b)
 
     Each V_m is scaled to length 1, then all of them together; y has M `dim` features. `fit` takes the
-    centres from data by k-means and W = 2 alpha c, b = -alpha |c|^2 from them, with alpha so large
+    centres from data by k-means and W = 2 alpha c, `b = -alpha |c|^2` from them, with alpha so large
     that the nearest centre has a hundred times the weight of the second on average, as in the
     paper; before that, they are random.
 
@@ -38,7 +39,6 @@ class NetVLAD(Pooling):
     """
 
     needs_fit = True
-    RATIO = 100.0  # of the weights of the nearest and the second centre, after `fit`
 
     def __init__(self, dim: int, *, clusters: int = 64) -> None:
         super().__init__(dim)
@@ -55,14 +55,11 @@ class NetVLAD(Pooling):
 
     def _fit(self, rows: Tensor) -> None:
         centres = k_means(rows, self.clusters, "clusters")
-        alpha = 1.0
-        if self.clusters > 1:
-            near = squared_distances(rows, centres).topk(2, largest=False).values
-            gap = float((near[:, 1] - near[:, 0]).mean())
-            alpha = math.log(self.RATIO) / gap if gap > 0 else 1.0
         self.centres.copy_(centres)
-        self.assign.weight.copy_(2 * alpha * centres)
-        self.assign.bias.copy_(-alpha * centres.square().sum(-1))
+        for ours, found in zip(
+            (self.assign.weight, self.assign.bias), nearest_scores(rows, centres), strict=True
+        ):
+            ours.copy_(found)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         V = pool_padded(self._residuals, X, sets)
@@ -81,7 +78,8 @@ class SALAD(UOTAssignment):
         V_m = \sum_n P_{nm}\, v(x_n), \quad P 1 = 1_N, \quad P^\top 1 = [1_M, N - M]
 
     P by a few steps of Sinkhorn from learned scores; the last column is the dustbin's. This is
-    `UOTAssignment` with marginals that are fixed, and differs from the paper where that has no
+    `UOTAssignment` with networks for scores and values, without centres, and with marginals that are
+    fixed, and differs from the paper where that has no
     answer: padded and ragged sets are allowed, and sets of at most M samples, in which a cluster
     and the dustbin have a share of 1 / (M + 1).
 
@@ -96,6 +94,7 @@ class SALAD(UOTAssignment):
     S. Izquierdo, J. Civera, "Optimal transport aggregation for visual place recognition", CVPR 2024.
     """
 
+    needs_fit = False
     FIXED = 1e6  # weight of the marginals, infinite for scores of ordinary size
 
     def __init__(
@@ -108,9 +107,9 @@ class SALAD(UOTAssignment):
         token: int = 0,
         K: int = 3,
     ) -> None:
-        super().__init__(
-            dim, clusters, value_dim, hidden=hidden, token=token, K=K, alpha1=self.FIXED, alpha2=self.FIXED
-        )
+        hidden = dim if hidden is None else hidden
+        fixed: dict[str, Any] = {"alpha1": self.FIXED, "alpha2": self.FIXED}
+        super().__init__(dim, clusters, value_dim, hidden=hidden, centred=False, token=token, K=K, **fixed)
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor:
         N, M = sets.squeeze(sets.count(S)), self.clusters

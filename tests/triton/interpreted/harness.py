@@ -7,9 +7,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
 
-from tests.kernels.harness import Problem, Weights, off, solved
+from tests.kernels.harness import Problem, Weights, off, randn, solved
 from uotpool.backends.triton import calls
 from uotpool.backends.triton.choice import Choice, Tile, by_chunk, by_set, power_of_two
 
@@ -43,5 +42,18 @@ def errors(problem: Problem, weights: Weights, choice: Choice, *, plan: bool = F
     return off(got, want, weights, plan=plan)
 
 
-def as_float64(results: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.to(torch.float64) for name, value in results.items()}
+def scaled(problem: Problem, length: int) -> Problem:
+    """Give the problem scales of both signs, one of them 0."""
+    scale = randn(length, seed=4)
+    scale[1::4] = 0.0
+    return problem._replace(scale=scale)
+
+
+def zero_priors(problem: Problem) -> Problem:
+    """Make every third sample absent, by a prior of 0, and the prior of a feature all but 0."""
+    assert problem.q0 is not None
+    assert problem.p0 is not None
+    q0, p0 = problem.q0.clone(), problem.p0.clone()
+    q0.view(-1)[::3] = -torch.inf
+    p0.view(-1)[1] = -600.0
+    return problem._replace(p0=p0, q0=q0)

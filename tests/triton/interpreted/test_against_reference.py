@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests import tolerances as tol
-from tests.kernels.harness import dense, masked, modules, ragged, randn
-from tests.triton.interpreted.harness import REGIMES, errors, real, small
+from tests.kernels.harness import dense, masked, modules, ragged
+from tests.triton.interpreted.harness import REGIMES, errors, real, scaled, small
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 each_regime = pytest.mark.parametrize("regime", REGIMES)
@@ -16,13 +16,6 @@ each_regime = pytest.mark.parametrize("regime", REGIMES)
 def check(problem, K, choice, *, plan=False, seed=0):
     worst = errors(problem, modules("sinkhorn", K, seed), choice, plan=plan)
     assert max(worst.values()) <= tol.F64, worst
-
-
-def scaled(problem, length, seed=4):
-    """With scales of both signs, one of them 0."""
-    scale = randn(length, seed=seed)
-    scale[1::4] = 0.0
-    return problem._replace(scale=scale)
 
 
 def zero_priors(problem):

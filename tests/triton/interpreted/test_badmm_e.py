@@ -8,7 +8,7 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.kernels.harness import dense, masked, modules, off, ragged, randn, solved
-from tests.triton.interpreted.harness import REGIMES, forced, real, small
+from tests.triton.interpreted.harness import REGIMES, forced, real, scaled, small, zero_priors
 from uotpool import resolve_impl, uot_plan, uot_pool
 from uotpool.backends.triton import calls
 from uotpool.backends.triton.arguments import Arguments, Saved
@@ -26,20 +26,6 @@ def check(problem, K, choice, *, plan=False, limit=tol.F64):
     worst = off(got, want, weights, plan=plan)
     assert set(worst) == set(want)
     assert max(worst.values()) <= limit, worst
-
-
-def scaled(problem, length):
-    """With scales of both signs, one of them 0."""
-    scale = randn(length, seed=4)
-    scale[1::4] = 0.0
-    return problem._replace(scale=scale)
-
-
-def zero_priors(problem):
-    q0, p0 = problem.q0.clone(), problem.p0.clone()
-    q0.view(-1)[::3] = -torch.inf
-    p0.view(-1)[1] = -600.0
-    return problem._replace(p0=p0, q0=q0)
 
 
 # name: (K, plan, regimes, problem)

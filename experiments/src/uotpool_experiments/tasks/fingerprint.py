@@ -4,7 +4,8 @@ A run is known by its choices and by this hash: after a bug fix in the code that
 run is no longer the same run, and no table mixes the two. We find the code from the imports: the
 task's module, the pooling's module, and the modules of our packages that these import. We hash the
 statements of each module and leave out what decides no number: comments, docstrings, white space,
-the module's path, its imports of our own modules, and the attributes that describe a task in words.
+the module's path, its imports of our own modules, the release number, the list of its public names,
+and the attributes that describe a task in words.
 So a better explanation or a move to another file does not throw results away; a rename does. Where
 the native kernels can run, their sources count too, declaration by declaration, without comments and
 white space. The kernels for GPUs count where torch sees a GPU.
@@ -16,7 +17,7 @@ import ast
 import copy
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -143,7 +144,8 @@ class _WithoutWords(ast.NodeTransformer):
             if name == "body" and documented and ast.get_docstring(node) is not None:  # type: ignore[arg-type]
                 body = body[1:]
             is_task = isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Task" for base in node.bases)
-            kept = [s for s in body if not _is_own_import(s) and not (is_task and _is_descriptive(s))]
+            words = DESCRIPTIVE if is_task else ()
+            kept = [s for s in body if not _is_own_import(s) and not _assigns_only(s, words)]
             setattr(node, name, kept or ([ast.Pass()] if name == "body" else []))
         return node
 
@@ -157,9 +159,9 @@ def _is_own_import(node: ast.stmt) -> bool:
     return False
 
 
-def _is_descriptive(node: ast.stmt) -> bool:
-    names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
-    return bool(names) and set(names) <= DESCRIPTIVE
+def _assigns_only(node: ast.stmt, names: Collection[str]) -> bool:
+    found = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+    return bool(found) and set(found) <= set(names)
 
 
 @lru_cache
@@ -172,7 +174,7 @@ def _statements(module: str) -> list[str]:
     tree = copy.deepcopy(_tree(module))
     _WithoutWords().visit(tree)
     kept = (node for node in tree.body if not isinstance(node, (ast.Pass, ast.Import, ast.ImportFrom)))
-    return [ast.dump(node) for node in kept]
+    return [ast.dump(node) for node in kept if not _assigns_only(node, {"__version__", "__all__"})]
 
 
 def _native() -> str:

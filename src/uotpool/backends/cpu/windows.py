@@ -7,8 +7,7 @@ compilers and exporters, and an eager call goes past the dispatcher.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,31 +23,11 @@ from uotpool.backends.cpu.calls import (
 )
 from uotpool.backends.cpu.operators import operator
 from uotpool.backends.derivatives import differentiated, keep, kept, refuse
+from uotpool.backends.images import SCHEMA, empty_derivatives, memory_format, plain_image
+from uotpool.backends.images import WindowArguments as Arguments
 from uotpool.backends.tensors import all_eager, plain, resolved
 
 MOST_POSITIONS = 2**31  # along an axis, that the library takes
-
-
-class Arguments(NamedTuple):
-    """What the library is to solve. Sizes are pairs, height and width."""
-
-    X: Tensor  # (B, C, H, W), contiguous or channels_last
-    weights: Tensor  # (3, K)
-    scale: Tensor | None  # (1,) or (C,)
-    kernel_size: Sequence[int]
-    stride: Sequence[int]
-    padding: Sequence[int]
-    output_size: Sequence[int]
-
-    def differentiable(self) -> tuple[Tensor | None, ...]:
-        """Return the tensors that a derivative can be asked for."""
-        return self.X, self.weights, self.scale
-
-    def empty_output(self) -> Tensor:
-        """Return memory for the output, in the format of X."""
-        B, C = self.X.shape[:2]
-        size = (B, C, *self.output_size)
-        return torch.empty(size, dtype=self.X.dtype, device=self.X.device, memory_format=memory_format(self.X))
 
 
 def pool(
@@ -78,7 +57,7 @@ def pool(
     weights = plain(weights.to(dtype))
     if scale is not None:
         scale = plain(scale.to(dtype).reshape(-1))
-    problem = Arguments(_plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
+    problem = Arguments(plain_image(X.to(dtype)), weights, scale, kernel_size, stride, padding, output_size)
     inputs = problem.differentiable()
     if not all_eager(inputs):
         out = cast(Tensor, torch.ops.uotpool.window(*problem))
@@ -87,17 +66,6 @@ def pool(
     else:
         out = _forward(problem)
     return out if X.dtype == dtype else out.to(X.dtype)
-
-
-def memory_format(X: Tensor) -> torch.memory_format:
-    """Return the one of the two formats in which X has no gap; contiguous for all others."""
-    last = not X.is_contiguous() and X.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if last else torch.contiguous_format
-
-
-def _plain_image(X: Tensor) -> Tensor:
-    """Do what `plain` does, in the format that X has."""
-    return resolved(X.contiguous(memory_format=memory_format(X)))
 
 
 def _call(p: Arguments, *outputs: Tensor | None) -> library.WindowCall:
@@ -172,36 +140,22 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         wanted = list(ctx.needs_input_grad[:3])
         X, *rest = kept(ctx)
-        tensors = (_plain_image(X), *(None if t is None else plain(t) for t in rest))  # type: ignore[arg-type]
+        tensors = (plain_image(X), *(None if t is None else plain(t) for t in rest))  # type: ignore[arg-type]
         return *differentiated(dout, _saved(ctx, tensors), wanted, _derivatives, _by_operator), None
-
-
-_problem = (
-    "Tensor X, Tensor weights, Tensor? scale, SymInt[] kernel_size, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] output_size"
-)
 
 
 def _validated(p: Arguments) -> Arguments:
     """Check what `pool` makes sure of: anyone can call an operator, and C trusts shapes and dtypes."""
     good = (
-        p.X.dtype in DTYPES
-        and p.X.dim() == 4
-        and min(p.X.shape[1:]) >= 1
+        p.fits()
+        and p.X.dtype in DTYPES
         and all(t is None or (t.dtype == p.X.dtype and t.device.type == "cpu") for t in p.differentiable())
-        and p.weights.dim() == 2
-        and p.weights.shape[0] == 3
-        and 1 <= p.weights.shape[1] <= MOST_MODULES
-        and (p.scale is None or p.scale.shape in ((1,), (p.X.shape[1],)))
-        and all(len(size) == 2 for size in p[3:])
-        and min(*p.kernel_size, *p.stride) >= 1
-        and min(*p.padding, *p.output_size) >= 0
+        and p.K <= MOST_MODULES
         and max(size for pair in p[3:] for size in pair) <= MOST_POSITIONS
     )
     if not good:
         raise ValueError("uotpool::window: shapes, dtypes, devices or sizes that do not fit; use the layers")
-    scale = None if p.scale is None else plain(p.scale)
-    return p._replace(X=_plain_image(p.X), weights=plain(p.weights), scale=scale)
+    return p.plain()
 
 
 def _operator_forward(*problem: Any) -> Tensor:
@@ -212,16 +166,16 @@ def _operator_backward(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Return tensors, as an operator must: an empty one for a derivative that is not wanted."""
     *problem, wanted = rest
     p = _validated(Arguments(*problem))
-    if dout.dtype != p.X.dtype or dout.shape != (*p.X.shape[:2], *p.output_size):
+    if dout.dtype != p.X.dtype or dout.shape != p.output_shape():
         raise ValueError("uotpool::window_backward: dout has not the shape and dtype of the output")
     return tuple(p.X.new_empty(0) if d is None else d for d in _derivatives(dout, p, wanted))
 
 
-_window_op = operator("window", _operator_forward, f"({_problem}) -> Tensor")
+_window_op = operator("window", _operator_forward, f"({SCHEMA}) -> Tensor")
 _backward_op = operator(
     "window_backward",
     _operator_backward,
-    f"(Tensor dout, {_problem}, bool[] wanted) -> (Tensor, Tensor, Tensor)",
+    f"(Tensor dout, {SCHEMA}, bool[] wanted) -> (Tensor, Tensor, Tensor)",
 )
 
 
@@ -237,12 +191,7 @@ def _(dout: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *problem, wanted = rest
     p = Arguments(*problem)
     checks.one_device("uotpool::window_backward", dout, *p.differentiable())
-    X = torch.empty_like(p.X, memory_format=memory_format(p.X))
-    made = (X, p.weights, p.scale)
-    return tuple(
-        dout.new_empty(0) if t is None or not w else torch.empty_like(t)
-        for t, w in zip(made, wanted, strict=True)
-    )
+    return empty_derivatives(dout, p, wanted)
 
 
 def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-KERNELS = ("sinkhorn", "badmm-e")  # the solvers that there are kernels for
+KERNELS = ("sinkhorn", "badmm-e", "badmm-q")  # the solvers that there are kernels for
+# Entries of a set on average that one program still solves in about the time of plain torch, by the model of
+# `choice`: `badmm-q` has no other kernel.
+MOST_ALONE = 2**17
 MOST_COLUMNS = 1024  # a row of a tile, which has to fit the registers of a program
 
 
@@ -58,7 +61,9 @@ class Saved(NamedTuple):
     """What a call keeps for its derivatives, in the dtype of computation.
 
     Sinkhorn keeps (2 K + 4) B D + K M numbers. Entropic Bregman ADMM keeps (5 K + 12) B D + (5 K + 10) M: its
-    states before each of the K + 1 updates and after the last, see `kernels.badmm_e`.
+    states before each of the K + 1 updates and after the last, see `kernels.badmm_e`. The quadratic one also
+    keeps two matrices of each update, see `kernels.badmm_q`: in all
+    (2 K + 2) M D + (6 K + 10) B D + (9 K + 18) M + (6 K + 12) B. The names of fields are those of Sinkhorn.
     """
 
     top: Tensor  # (B, D): the entry of each column where scale X is largest
@@ -75,6 +80,9 @@ class Saved(NamedTuple):
         if p.solver == "badmm-e":
             # Maxima and sums of columns; u, log mu and z1; v, z2, log eta, and maximum and 1 / sum of each row.
             return [(B, D), head, (K + 2, B, 2, D), (K + 2, B, 3, D), (K + 2, M, 5)]
+        if p.solver == "badmm-q":
+            # Top, mean, maxima and sums of the output; vectors of columns, of rows; numbers; YP and YS.
+            return [(4, B, D), (K + 1, B, 6, D), (K + 2, M, 9), (K + 2, B, 6), (2, K + 1, M, D)]
         columns = (K, B, D) if p.plan else (K + 1, B, D)
         return [(B, D), head, columns, columns, (K, M)]
 

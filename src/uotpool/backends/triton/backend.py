@@ -13,13 +13,14 @@ from importlib import metadata, util
 import torch
 from torch import Tensor
 
-from uotpool.backends.base import Backend, SolverOptions
+from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
 from uotpool.backends.tensors import differentiated_in_reverse
 from uotpool.backends.triton import (
     operators,  # noqa: F401 # registers what compilers and exporters see
     ops,
+    windows,
 )
-from uotpool.backends.triton.arguments import KERNELS, MOST_COLUMNS
+from uotpool.backends.triton.arguments import KERNELS, MOST_ALONE, MOST_COLUMNS
 from uotpool.problem import Problem
 
 DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
@@ -76,7 +77,7 @@ def describe() -> str:
         for i in range(count)
     ]
     here = "; ".join(gpus) or "this torch sees no GPU"
-    return f"solver='sinkhorn' and 'badmm-e' on CUDA and ROCm tensors; {here}"
+    return f"the K modules of all solvers on CUDA and ROCm tensors; {here}"
 
 
 class TritonBackend(Backend):
@@ -97,12 +98,12 @@ class TritonBackend(Backend):
             return f"has no kernel for solver={options.solver.name!r}"
         return ""
 
-    def refuses_input(self, X: Tensor) -> str:
+    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
         if X.device.type != "cuda" and not (_INTERPRETED and X.is_cpu):
             return "a tensor on a CUDA or ROCm GPU"
         if not differentiated_in_reverse():
             return "a tensor outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-        if X.dim() > 0 and X.shape[-1] > MOST_COLUMNS:
+        if X.dim() > 0 and X.shape[axis] > MOST_COLUMNS:
             return f"at most {MOST_COLUMNS} features"
         return _too_old(X.device.index) if X.is_cuda else ""
 
@@ -114,6 +115,26 @@ class TritonBackend(Backend):
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
         return ops.solve(problem, options.solver.name)
+
+    def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
+        if options.solver.name != "badmm-q":
+            return ""
+        entries = X.numel()
+        # An exporter's sizes stand for any number: the kernel is right for all of them.
+        known = type(entries) is int and type(num_sets) is int
+        if not known or entries <= MOST_ALONE * max(num_sets, 1):
+            return ""
+        return f"sets of at most {MOST_ALONE} entries on average for solver='badmm-q'"
+
+    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
+        if options.solver.name != "sinkhorn":
+            return "its kernel for windows has solver='sinkhorn' only"
+        return windows.refuses(channels, kernel_size)
+
+    def pool_windows(
+        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
+    ) -> Tensor:
+        return windows.pool(X, weights, scale, geometry)
 
 
 TRITON = TritonBackend()

@@ -1,20 +1,26 @@
-"""Entropic Bregman ADMM where many programs share the rows of a set; slots and merges are those of `chunks`."""
+"""Entropic Bregman ADMM where many programs share the rows of a set; `slots` has which, and merges."""
 
 import triton
 import triton.language as tl
 
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.badmm_e import plan_moment, start_rows, update_rows, write_plan
 from uotpool.backends.triton.kernels.badmm_e_columns import (
     keep_slopes,
-    module_of,
-    place,
     reverse_columns,
     slopes_of,
     start_columns,
     update_columns,
 )
 from uotpool.backends.triton.kernels.badmm_e_reverse import finish_rows, keep_parts, reverse_rows
-from uotpool.backends.triton.kernels.chunks import chunk_of, chunks_of, sum_of_chunks, sums_of_rows
+from uotpool.backends.triton.kernels.slots import (
+    added,
+    centred_part,
+    chunk_of,
+    merged,
+    sum_of_chunks,
+    sums_of_rows,
+)
 from uotpool.backends.triton.kernels.tiles import LN2, LOG2E, columns, join, scale_of, sign_of
 
 
@@ -87,24 +93,7 @@ def forward_merge(
     if FIRST:
         az, ratio, c_p, c_s = slopes_of(WEIGHTS, K, 0, CT)
         c = tl.abs(scale) * c_p
-    m = tl.full((WIDTH,), LOW * 0.5, dtype=CT)
-    s = tl.zeros((WIDTH,), dtype=CT)
-    t = tl.zeros((WIDTH,), dtype=CT)
-    first, behind = chunks_of(PTR, b, M, N, CHUNK)
-    for start in range(first, behind, CHUNKS):
-        slot = start + tl.arange(0, CHUNKS)[:, None]
-        at = slot * D + d[None, :]
-        there = (slot < behind) & here[None, :]
-        pm = tl.load(PM + at, mask=there, other=LOW)
-        new = tl.maximum(m, tl.max(pm, axis=0))
-        e = tl.exp2((pm - new[None, :]) * c[None, :])
-        old = tl.exp2((m - new) * c)
-        s = s * old + tl.sum(tl.load(PS + at, mask=there, other=0.0) * e, axis=0)
-        if LAST:
-            t = t * old + tl.sum(tl.load(PT + at, mask=there, other=0.0) * e, axis=0)
-        m = new
-    m = tl.where(s == 0.0, 0.0, m)
-    s = tl.where(s == 0.0, 1.0, s)
+    m, s, t = merged(PM, PS, PT, PTR, b, d, here, c, M, N, LAST, CHUNK, D, CHUNKS, WIDTH, CT, LOW)
     if FIRST:
         tl.store(TOP + b * D + d, m * sign_of(scale), mask=here)
         m = tl.zeros((WIDTH,), dtype=CT)
@@ -213,20 +202,8 @@ def backward_merge(
     b = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     here = d < D
-    du = tl.zeros((WIDTH,), dtype=CT)
-    first, behind = chunks_of(PTR, b, M, N, CHUNK)
-    for start in range(first, behind, CHUNKS):
-        slot = start + tl.arange(0, CHUNKS)[:, None]
-        du += tl.sum(
-            tl.load(PD + slot * D + d[None, :], mask=(slot < behind) & here[None, :], other=0.0), axis=0
-        )
-    all_d = tl.arange(0, WIDTHS * WIDTH)
-    valid = all_d < D
-    tops = tl.load(TOP + b * D + all_d, mask=valid, other=0.0).to(tl.float64)
-    tops *= scale_of(SCALE, all_d, valid, STEP, CT).to(tl.float64)
-    top = tl.load(TOP + b * D + d, mask=here, other=0.0).to(tl.float64)
-    top *= scale_of(SCALE, d, here, STEP, CT).to(tl.float64)
-    centred = tl.where(here, top - tl.max(tl.where(valid, tops, LOW)), 0.0).to(CT)
+    du = added(PD, PTR, b, d, here, M, N, CHUNK, D, CHUNKS, WIDTH, CT)
+    centred = centred_part(TOP, SCALE, b, d, here, STEP, D, WIDTH, WIDTHS, CT, LOW)
     a, a1, a2, rho = module_of(WEIGHTS, K, j)
     az, ratio, c_p, c_s = slopes_of(WEIGHTS, K, j, CT)
     reverse_columns(

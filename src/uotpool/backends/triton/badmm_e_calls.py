@@ -1,4 +1,4 @@
-"""From tensors to launches for entropic Bregman ADMM; `calls` has what all solvers share."""
+"""From tensors to launches for entropic Bregman ADMM; `launching` has what all solvers share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uotpool.backends.triton import calls
+from uotpool.backends.triton import launching
 from uotpool.backends.triton.arguments import Arguments, Saved
 from uotpool.backends.triton.choice import Choice, power_of_two
 from uotpool.backends.triton.kernels import badmm_e_chunks, badmm_e_reverse, badmm_e_sets
@@ -20,7 +20,7 @@ def _states(p: Arguments, saved: Saved | None) -> dict[str, Any]:
     if saved is not None:
         return {**dict(zip(_NAMES, saved, strict=True)), "SLOTS": p.K + 2}
     M, D, B = *p.X.shape, p.num_sets
-    new = calls._new
+    new = launching.new
     states = (new(p, B, D), None, new(p, 2, B, 2, D), new(p, 2, B, 3, D), new(p, 2, M, 5))
     return {**dict(zip(_NAMES, states, strict=True)), "SLOTS": 2}
 
@@ -28,26 +28,26 @@ def _states(p: Arguments, saved: Saved | None) -> dict[str, Any]:
 def forward(p: Arguments, out: Tensor, saved: Saved | None, choice: Choice) -> None:
     """Write the output, and what is saved of it."""
     states = _states(p, saved)
-    rows = calls._numbers(p) | calls._rows(p) | calls._tile(p, choice.forward)
+    rows = launching.numbers(p) | launching.rows(p) | launching.tile(p, choice.forward)
     if choice.chunk:
         _forward_chunks(p, out, states, rows | {"CHUNK": choice.chunk}, choice)
         return
-    badmm_e_sets.forward_set[(p.num_sets,)](OUT=out, PLAN=p.plan, **states, **rows, **calls._prior(p))
+    badmm_e_sets.forward_set[(p.num_sets,)](OUT=out, PLAN=p.plan, **states, **rows, **launching.prior(p))
 
 
 def _forward_chunks(
     p: Arguments, out: Tensor, states: dict[str, Any], rows: dict[str, Any], choice: Choice
 ) -> None:
-    slots, D, K = calls._slots(p, choice.chunk), p.X.shape[1], p.K
+    slots, D, K = launching.slots(p, choice.chunk), p.X.shape[1], p.K
     head = states.pop("HEAD")
-    partial = {"PM": calls._new(p, slots, D), "PS": calls._new(p, slots, D)}
-    last = {"PT": None if p.plan else calls._new(p, slots, D)}
-    grid, merging = calls._merging(p, choice)
-    merging |= calls._numbers(p) | {name: states[name] for name in ("TOP", "SUMS", "SLOTS")}
+    partial = {"PM": launching.new(p, slots, D), "PS": launching.new(p, slots, D)}
+    last = {"PT": None if p.plan else launching.new(p, slots, D)}
+    grid, merging = launching.merging(p, choice)
+    merging |= launching.numbers(p) | {name: states[name] for name in ("TOP", "SUMS", "SLOTS")}
     for j in range(-1, K + 1):
         kind = 0 if j < K else 1 + p.plan
         badmm_e_chunks.forward_pass[(slots,)](
-            j=max(j, 0), FIRST=j < 0, LAST=kind, **partial, **last, **states, **rows, **calls._prior(p)
+            j=max(j, 0), FIRST=j < 0, LAST=kind, **partial, **last, **states, **rows, **launching.prior(p)
         )
         if kind < 2:
             badmm_e_chunks.forward_merge[grid](
@@ -67,8 +67,8 @@ class Backward:
 
     def __init__(self, dout: Tensor, p: Arguments, saved: Saved, wanted: list[bool], choice: Choice) -> None:
         self.p, self.choice, self.wanted = p, choice, wanted
-        (M, D), B, K, new = p.X.shape, p.num_sets, p.K, calls._new
-        self.programs = calls._slots(p, choice.chunk) if choice.chunk else B
+        (M, D), B, K, new = p.X.shape, p.num_sets, p.K, launching.new
+        self.programs = launching.slots(p, choice.chunk) if choice.chunk else B
         by_X, by_p, by_q, _, by_scale = wanted
         self.results = {
             "DX": torch.empty_like(p.X) if by_X else None,
@@ -88,18 +88,15 @@ class Backward:
         tile = choice.backward
         if not choice.chunk and tile.R > 1:  # all passes are one kernel, whose registers are fewer
             tile = tile._replace(R=tile.R // 2)
-        self.rows = calls._numbers(p) | calls._rows(p) | calls._tile(p, tile)
+        self.rows = launching.numbers(p) | launching.rows(p) | launching.tile(p, tile)
 
     def run(self) -> list[Tensor | None]:
         """Return the derivatives by each of `p.differentiable()`."""
         p = self.p
         of_rows, of_columns = self._by_chunks() if self.choice.chunk else self._by_sets()
         dX, dp, dq, ds = self.results.values()
-        if dp is not None and p.log_p0 is not None and p.log_p0.dim() == 1:
-            dp = dp.sum(0)
-        if ds is not None and p.scale is not None:
-            ds = ds.sum(0) if p.scale.shape[0] == p.X.shape[1] else ds.sum().reshape(1)
-        return [dX, dp, dq, self._by_weights(of_rows, of_columns) if self.wanted[3] else None, ds]
+        dweights = self._by_weights(of_rows, of_columns) if self.wanted[3] else None
+        return [dX, launching.by_prior(dp, p), dq, dweights, launching.by_scale(ds, p)]
 
     def _by_weights(self, of_rows: Tensor, of_columns: Tensor) -> Tensor:
         weights, K = self.p.weights, self.p.K
@@ -110,29 +107,31 @@ class Backward:
 
     def _parts(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         K = self.p.K
-        return calls._new(self.p, rows, 6, K + 1), calls._new(self.p, columns, 4, K + 1)
+        return launching.new(self.p, rows, 6, K + 1), launching.new(self.p, columns, 4, K + 1)
 
     def _by_sets(self) -> tuple[Tensor, Tensor]:
         of_rows, of_columns = self._parts(self.programs, self.programs)
         given: dict[str, Any] = {"PLAN": self.p.plan, "ROW_PARTS": of_rows, "COLUMN_PARTS": of_columns}
-        given["DU"] = calls._new(self.p, self.programs, self.p.X.shape[1])
-        given |= self.adjoints | self.by_columns | self.results | self.saved | self.rows | calls._prior(self.p)
+        given["DU"] = launching.new(self.p, self.programs, self.p.X.shape[1])
+        given |= (
+            self.adjoints | self.by_columns | self.results | self.saved | self.rows | launching.prior(self.p)
+        )
         badmm_e_sets.backward_set[(self.programs,)](**given)
         return of_rows, of_columns
 
     def _by_chunks(self) -> tuple[Tensor, Tensor]:
         p, K = self.p, self.p.K
-        grid, merging = calls._merging(p, self.choice)
+        grid, merging = launching.merging(p, self.choice)
         of_rows, of_columns = self._parts(self.programs, grid[0] * grid[1])
         rows = self.rows | self.saved | {"CHUNK": self.choice.chunk}
         partial = None
         if p.plan:
-            partial = calls._new(p, self.programs)
+            partial = launching.new(p, self.programs)
             given = {name: value for name, value in _without_prior(rows).items() if name != "SUMS"}
             given |= {"DOUT": self.adjoints["DOUT"], "OUT": None, "PARTIAL": partial, "PM": None, "PS": None}
             badmm_e_chunks.plan_pass[(self.programs,)](SLOTS=K + 2, **given)
-        by_chunk = calls._new(p, self.programs, p.X.shape[1])
-        merging |= calls._numbers(p) | calls._prior(p) | self.by_columns
+        by_chunk = launching.new(p, self.programs, p.X.shape[1])
+        merging |= launching.numbers(p) | launching.prior(p) | self.by_columns
         merging |= {name: rows[name] for name in ("TOP", "SUMS", "STATES", "FAST")}
         merging |= {"DL": self.adjoints["DL"], "DP": self.results["DP"], "PD": by_chunk, "PARTS": of_columns}
         merging |= {"WIDTHS": power_of_two(grid[1])}
@@ -143,6 +142,6 @@ class Backward:
             badmm_e_chunks.backward_merge[grid](j=j, **merging)
         results = {name: self.results[name] for name in ("DX", "DQ", "DS")}
         given = {"PLAN": p.plan, "PARTIAL": partial, "PARTS": of_rows} | results | self.by_columns
-        given |= _without_prior(rows) | self.adjoints | calls._tile(p, self.choice.finish)
+        given |= _without_prior(rows) | self.adjoints | launching.tile(p, self.choice.finish)
         badmm_e_chunks.backward_finish[(self.programs,)](**given)
         return of_rows, of_columns

@@ -1,0 +1,154 @@
+"""`readout="sum"`: N times the weighted mean, so that the output sees how large a set is."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from tests import tolerances as tol
+from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem
+from uotpool import UOTPool2d, UOTPooling, uot_plan, uot_pool
+
+pytestmark = pytest.mark.usefixtures("every_implementation")
+
+D, SIZES = 4, (3, 0, 5, 1)
+
+
+def close(got, want, bound=tol.F64):
+    torch.testing.assert_close(got, want, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_formula(solver, formulation):
+    """N sum_n X P / sum_n P, set by set from the plan, with N the number of samples whose prior is not 0."""
+    X, p0, q0 = problem(3, 7, D)
+    q0[1, 2:5] = 0.0
+    q0 = q0 / q0.sum(1, keepdim=True)
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    mask[2, :4] = False
+    q0[2] = q0[2] * mask[2] / (q0[2] * mask[2]).sum()
+    how = {"p0": p0, "q0": q0, "mask": mask, "solver": solver, "formulation": formulation}
+    weights = module_weights(solver, 3)
+    y = uot_pool(X, *weights, readout="sum", **how)
+    P = uot_plan(X, *weights, **how)
+    for b, N in enumerate((7, 4, 3)):
+        close(y[b], N * (X[b] * P[b]).sum(0) / P[b].sum(0))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_layouts_agree_with_gradients(solver):
+    layer = UOTPooling.classic(D, solver=solver, readout="sum", q0="learned").double()
+    x = torch.randn(sum(SIZES), D, dtype=torch.float64)
+    index = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
+    mask = torch.arange(6) < torch.tensor(SIZES)[:, None]
+    dense = torch.full((len(SIZES), 6, D), torch.nan, dtype=torch.float64)
+    dense[mask] = x
+    order = torch.randperm(len(x))
+
+    def run(X, **layout):
+        X = X.clone().requires_grad_()
+        y = layer(X, **layout)
+        dX, *rest = torch.autograd.grad(y.sin().sum(), [X, *layer.parameters()])
+        return y, dX, rest
+
+    y, dx, rest = run(x, index=index, dim_size=len(SIZES))
+    assert not y[1].any()
+    layouts = [
+        (run(x[order], index=index[order], dim_size=len(SIZES)), lambda d: d, order),
+        (run(x, ptr=torch.tensor([0, *SIZES]).cumsum(0)), lambda d: d, slice(None)),
+        (run(dense, mask=mask), lambda d: d[mask], slice(None)),
+    ]
+    for (other, d, others), rows_of, place in layouts:
+        close(other, y)
+        close(rows_of(d), dx[place])
+        for a, b in zip(rest, others, strict=True):
+            close(a, b)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradcheck(solver):
+    X = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    weights = module_weights(solver, 2)
+
+    def pool(X, *learned):
+        filled = iter(learned)
+        return uot_pool(
+            X,
+            *(None if w is None else next(filled) for w in weights),
+            mask=mask,
+            solver=solver,
+            readout="sum",
+        )
+
+    assert torch.autograd.gradcheck(pool, (X, *(w for w in weights if w is not None)))
+
+
+def test_a_set_that_is_there_twice_pools_to_twice_as_much():
+    layer = UOTPooling(D, readout="sum").double()
+    X = torch.randn(2, 5, D, dtype=torch.float64)
+    close(layer(torch.cat([X, X], 1)), 2 * layer(X))
+    mean = UOTPooling(D).double()
+    close(mean(torch.cat([X, X], 1)), mean(X))
+
+
+def test_known_limits():
+    """It begins as sum pooling with start="mean", and the mean of Proposition 1 becomes the sum."""
+    X = torch.randn(2, 5, D)
+    for layer in (UOTPooling(D, start="mean", readout="sum"), UOTPooling.mean(D, readout="sum")):
+        close(layer(X), X.sum(1), tol.F32)
+    close(UOTPooling(D, K=0, readout="sum")(X), X.sum(1), tol.F32)
+    top = UOTPooling.max(D, 1e-4, readout="sum").double()(X.double())
+    close(top, 5 * X.double().amax(1), 1e-2)
+
+
+def test_half_precision_counts_exactly():
+    """2,049 is no number of float16: a count in that type would be 2,048."""
+    X = torch.full((1, 2049, 1), 0.25, dtype=torch.float16)
+    assert UOTPooling(1, readout="sum")(X).item() == float(torch.tensor(2049 * 0.25).half())
+    many = torch.full((1, 4099, 1), 1.0, dtype=torch.bfloat16)
+    assert UOTPooling(1, readout="sum")(many).item() == float(torch.tensor(4099.0).bfloat16())
+
+
+def test_windows_at_the_border_have_fewer_samples():
+    """The kernel for windows has the mean only, and must not be used."""
+    x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    ours = UOTPool2d(3, 3, stride=2, padding=1, readout="sum", start="mean").double()
+    counted = torch.nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=True) * 9
+    close(ours(x), counted)
+
+
+def test_contributions_add_up_to_the_output():
+    layer = UOTPooling(D, readout="sum").double()
+    head = torch.nn.Linear(D, 1, bias=False).double()
+    X = torch.randn(3, 6, D, dtype=torch.float64)
+    mask = torch.arange(6) < torch.tensor([[6], [2], [4]])
+    scores = layer.scores(X, mask=mask, kind="gradient", output=head)
+    close(scores.sum(1), head(layer(X, mask=mask)).squeeze(1))
+
+
+def test_copies_and_text():
+    layer = UOTPooling(D, readout="sum")
+    assert layer.get_config()["readout"] == "sum"
+    assert "readout='sum'" in repr(layer)
+    X = torch.randn(2, 5, D)
+    for twin in (copy.deepcopy(layer), UOTPooling.from_config(layer.get_config())):
+        assert torch.equal(twin(X), layer(X))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_compiles_whole(ragged):
+    layer = UOTPooling(D, readout="sum")
+    X = torch.randn(2, 5, D)
+    x, layout = (X.flatten(0, 1), {"ptr": torch.tensor([0, 4, 10])}) if ragged else (X, {})
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    close(compiled(x, **layout), layer(x, **layout), tol.F32)
+
+
+def test_empty_batches():
+    layer = UOTPooling(D, readout="sum")
+    assert layer(torch.zeros(0, 5, D)).shape == (0, D)
+    assert not layer(torch.zeros(2, 0, D)).any()
