@@ -76,10 +76,12 @@ style: $(READY)
 bench: $(LARGE)
 	$(BIN)/python -m bench
 
-# Strictly: a link or an anchor that leads nowhere is an error.
+# Strictly: a link or an anchor that leads nowhere is an error. From nothing, as a page that Sphinx has kept gives no
+# warning again.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "The site is in out/site: open out/site/index.html, or with search: $(BIN)/python -m http.server -d out/site"
+	rm -rf out/site out/doctrees
+	$(BIN)/python -m sphinx --fail-on-warning --quiet -c docs/site -d out/doctrees . out/site
+	@echo "The site is in out/site: open out/site/index.html, or $(BIN)/python -m http.server -d out/site"
 
 # The kernel tests with the sanitizers of GCC. Python is built without them, so they are loaded before it, and with them
 # libstdc++, whose exceptions (torch throws some) they must see. Python leaks by itself.

@@ -18,14 +18,14 @@ from bench.rows import Case, Comparison, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples
 from uotpool import UOTPool2d, UOTPooling, explain_impl
-from uotpool.backends import BACKENDS
+from uotpool.backends import BACKENDS, SolverOptions
+from uotpool.solvers import SOLVERS
 
 OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
 LARGE = (1, 50_000, 512)
 WINDOWS = (32, 64, 56, 56)
 QUICK = ((2, 5, 4), (1, 70, 4))
 QUICK_WINDOWS = (1, 2, 2, 4)
-SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 NOTE = "K = 4, float32, learned weights; times of the GPU between two events, the least of several turns"
 DRY = "TRITON_INTERPRET is set: these are times of Triton's interpreter on the CPU, which mean nothing"
 Pool = Callable[[Tensor], Tensor]
@@ -86,7 +86,10 @@ class _Max(nn.Module):
 
 def _compare(session: Session, size: tuple[int, ...], solver: str, device: torch.device) -> list[Comparison]:
     X = samples(size).to(device)
-    if BACKENDS["triton"].refuses_input(X) or not _taken(solver):
+    images = len(size) == 4
+    options = SolverOptions(SOLVERS[solver])
+    ours = BACKENDS["triton"]
+    if ours.refuses_input(X, 1 if images else -1) or (not images and ours.refuses_sets(X, size[0], options)):
         return []
     K = 1 if session.quick else 4
     found = pools(size, solver, device, K, compiled=session.compile != "none")
@@ -103,12 +106,6 @@ def _compare(session: Session, size: tuple[int, ...], solver: str, device: torch
             if name != OURS:
                 rows.append(speedup(about, OURS, name, seconds[OURS], seconds[name], None, note))
     return rows
-
-
-def _taken(solver: str) -> bool:
-    from uotpool.backends.triton.arguments import KERNELS as taken  # noqa: PLC0415
-
-    return solver in taken
 
 
 def answer(pool: nn.Module, X: Tensor) -> Answer:

@@ -13,16 +13,18 @@ import torch
 from bench.machine import ROOT
 from bench.offline.counting import Counter, as_on_a_gpu
 from bench.offline.driver import DEVICES, dry, unusable
-from bench.offline.figures import CHUNK, Subject, arguments
+from bench.offline.figures import Subject, Window, arguments, choices, images
 from bench.rows import PART, Finding
 from bench.session import Session
-from uotpool import check, uot_pool
-from uotpool.backends.triton import calls, choice
+from uotpool import UOTPool2d, check, uot_pool
+from uotpool.backends.triton import calls, window_calls
 from uotpool.backends.triton.arguments import KERNELS
+from uotpool.backends.triton.choice import Choice
 
 MODULES = (1, 2, 4)
 D = 8
-REGIMES = {"a program for each set": 0, "a program for each chunk": CHUNK}
+BY_SET, BY_CHUNK = "a program for each set", "a program for each chunk"
+WINDOWS = {"windows side by side": Window(2, 2, False), "windows that overlap": Window(3, 2, False)}
 LAYOUTS = ("dense", "mask", "ptr", "index", "index without dim_size")
 LAUNCHES, WAITS = "launches of a call", "where the host waits for the GPU, forward and backward"
 
@@ -32,13 +34,20 @@ def measure(session: Session) -> list[Finding]:
         raise SystemExit(f"bench: {reason}")
     targets = ("sm_80",) if session.quick else tuple(DEVICES)
     modules = MODULES[:1] if session.quick else MODULES
-    cases = [
-        (target, solver, K, how) for target in targets for solver in KERNELS for K in modules for how in REGIMES
-    ]
+    cases = [(target, solver, K) for target in targets for solver in KERNELS for K in modules]
     with tempfile.TemporaryDirectory() as cache:
-        rows = [_row(*case, cache) for case in session.track(cases, "gpu-launches")]
+        rows = [
+            _row(target, solver, K, how, *launches(target, solver, K, how, cache))
+            for target, solver, K in session.track(cases, "gpu-launches")
+            for how in regimes(solver)
+        ]
+        for target in targets:
+            for how, window in WINDOWS.items():
+                found = launches_of_windows(target, window, modules[-1], cache)
+                rows.append(_row(target, "sinkhorn", modules[-1], how, *found))
         for layout in LAYOUTS:
             rows += [_waits("triton", solver, layout, waits(solver, layout, cache)) for solver in KERNELS]
+        rows.append(_waits("triton", "sinkhorn", "UOTPool2d", waits_of_windows(cache)))
     plain = plain_waits()
     for layout in LAYOUTS:
         rows += [_waits("reference", solver, layout, plain[f"{solver} exact {layout}"]) for solver in KERNELS]
@@ -54,25 +63,44 @@ def _short(row: Finding) -> Finding:
     return {name: cell for name, cell in row.items() if name != "target"}
 
 
-def _row(target: str, solver: str, K: int, how: str, cache: str) -> Finding:
-    forward, backward, counter = launches(target, solver, K, REGIMES[how], cache)
+def regimes(solver: str) -> list[str]:
+    """Return the names of the regimes of a solver."""
+    return [BY_SET] if solver == "badmm-q" else [BY_SET, BY_CHUNK]
+
+
+def _regime(subject: Subject, how: str) -> Choice:
+    return next(one for one in choices(subject) if bool(one.chunk) == (how == BY_CHUNK))
+
+
+def _row(target: str, solver: str, K: int, how: str, forward: int, backward: int, counter: Counter) -> Finding:
     about: Finding = {PART: LAUNCHES, "solver": solver, "K": K, "regime": how, "target": target}
     torch_too = f"{counter.operations} beside them"
     return about | {"forward": forward, "backward": backward, "torch operations": torch_too}
 
 
-def launches(
-    target: str, solver: str, K: int, chunk: int, cache: str | None = None
-) -> tuple[int, int, Counter]:
+def launches(target: str, solver: str, K: int, how: str, cache: str | None = None) -> tuple[int, int, Counter]:
     """Count the launches of a call forward and backward, and what torch does beside them."""
-    p = arguments(Subject(target, D, solver=solver), modules=K)
-    how = choice.by_chunk(D, 4, chunk) if chunk else choice.by_set(D, 4)
+    subject = Subject(target, D, solver=solver)
+    p, regime = arguments(subject, modules=K), _regime(subject, how)
     wanted = [tensor is not None for tensor in p.differentiable()]
     with dry(target, cache) as found, Counter() as counter:
-        out, saved = calls.forward(p, choice=how)
+        out, saved = calls.forward(p, choice=regime)
         forward = len(found)
         assert saved is not None
-        calls.backward(out, p, saved, wanted, choice=how)
+        calls.backward(out, p, saved, wanted, choice=regime)
+    return forward, len(found) - forward, counter
+
+
+def launches_of_windows(
+    target: str, window: Window, K: int, cache: str | None = None
+) -> tuple[int, int, Counter]:
+    """Do the same for windows of images."""
+    p = images(Subject(target, D, window=window), K)
+    with dry(target, cache) as found, Counter() as counter:
+        out, rows = window_calls.forward(p)
+        forward = len(found)
+        assert rows is not None
+        window_calls.backward(out, p, rows, [True, True, False])
     return forward, len(found) - forward, counter
 
 
@@ -86,6 +114,16 @@ def waits(solver: str, layout: str, cache: str | None = None) -> list[str]:
         y = uot_pool(X, weights[0], weights[1], weights[2], rho, solver=solver, impl="triton", **sets)
         torch.autograd.grad(y, [X, *weights[:3]], torch.ones_like(y))
     assert len(found) >= 2
+    return counter.waits
+
+
+def waits_of_windows(cache: str | None = None) -> list[str]:
+    """List where a layer for windows would make the host wait, forward and backward."""
+    layer, X = UOTPool2d(D, 3, 2, 1, K=2, impl="triton"), torch.zeros(2, D, 7, 7, requires_grad=True)
+    with check(False), dry("sm_80", cache) as found, as_on_a_gpu(), Counter() as counter:
+        y = layer(X)
+        torch.autograd.grad(y, [X, *layer.parameters()], torch.ones_like(y))
+    assert len(found) == 3
     return counter.waits
 
 

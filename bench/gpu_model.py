@@ -21,11 +21,13 @@ from bench.offline.figures import Subject
 from bench.rows import PART, Finding
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Size
-from uotpool import uot_pool
-from uotpool.backends.triton import calls
+from uotpool import UOTPool2d, uot_pool
+from uotpool.backends.images import WindowArguments
+from uotpool.backends.triton import calls, window_calls
 
 K = 4
 LARGE = (1, 50_000, 512)
+WINDOWS = (32, 64, 56, 56)  # images, of which windows of 2 x 2 are pooled
 COLUMNS = ("reference", "torch.compile", "triton")
 COUNTED, MODEL = "counted: memory in multiples of X, and launches", "a MODEL of the time, in microseconds"
 
@@ -62,22 +64,27 @@ class Work(NamedTuple):
 def measure(session: Session) -> list[Finding]:
     if reason := unusable():
         raise SystemExit(f"bench: {reason}")
-    sizes = session.sizes if session.quick else (*session.sizes, LARGE)
+    sizes: tuple[tuple[int, ...], ...] = session.sizes if session.quick else (*session.sizes, LARGE)
     compiled_at = {"none": (), "some": sizes[:1], "all": sizes}[session.compile]
+    sizes = (*sizes, (2, 8, 8, 8) if session.quick else WINDOWS)
     rows: list[Finding] = []
     with tempfile.TemporaryDirectory() as cache:
         for size in session.track(sizes, "gpu-model"):
             for mode in (FORWARD, BOTH):
                 work = {"reference": reference(size, mode), "triton": ours(size, mode, cache)}
-                if size in compiled_at:
+                if len(size) == 3 and size in compiled_at:
                     work["torch.compile"] = compiled(size, mode)
                 rows += _rows(size, mode, work)
     return rows
 
 
-def _rows(size: Size, mode: str, work: dict[str, Work]) -> list[Finding]:
+def _named(size: tuple[int, ...]) -> str:
+    return f"2 x 2 windows of {show(size)}" if len(size) == 4 else show(size)
+
+
+def _rows(size: tuple[int, ...], mode: str, work: dict[str, Work]) -> list[Finding]:
     X = 4 * math.prod(size)
-    about: Finding = {PART: COUNTED, "size": show(size), "mode": mode}
+    about: Finding = {PART: COUNTED, "size": _named(size), "mode": mode}
     rows = [
         about | {"": name, "memory / X": f"{one.bytes / X:.1f}", "launches": one.launches}
         for name, one in work.items()
@@ -85,7 +92,7 @@ def _rows(size: Size, mode: str, work: dict[str, Work]) -> list[Finding]:
     for name, gpu in GPUS.items():
         times = {key: max(_memory(one, gpu), one.launches * OPERATION) for key, one in work.items()}
         times["triton"] = _time(work["triton"], gpu, size)
-        about = {PART: MODEL, "size": show(size), "mode": mode, "GPU": name}
+        about = {PART: MODEL, "size": _named(size), "mode": mode, "GPU": name}
         about |= {key: f"{times[key]:.0f}" if key in times else "" for key in COLUMNS}
         rows.append(about | {"reference / triton": f"{times['reference'] / times['triton']:.0f}"})
     return rows
@@ -95,7 +102,7 @@ def _memory(work: Work, gpu: GPU) -> float:
     return work.bytes / (gpu.memory * 1e6 * MEMORY)
 
 
-def _time(work: Work, gpu: GPU, size: Size) -> float:
+def _time(work: Work, gpu: GPU, size: tuple[int, ...]) -> float:
     """Return the longest of memory, issue and special unit, with launches. Few sets leave processors idle."""
     rate = gpu.processors * gpu.clock * 1e3
     idle = 1.0
@@ -116,11 +123,22 @@ def differentiated(X: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(pooled(X, weights).sum(), (X, weights))
 
 
-def reference(size: Size, mode: str) -> Work:
+def reference(size: tuple[int, ...], mode: str) -> Work:
     """Count the reference, operation by operation."""
     X, weights = torch.empty(size, device="meta"), torch.empty(3, K, device="meta")
-    with Counter() as counter:
-        pooled(X, weights) if mode == FORWARD else differentiated(X, weights)
+    layer = None
+    if len(size) == 4:
+        layer = UOTPool2d(size[1], 2, K=K, impl="reference").to("meta")
+        wanted = [X.requires_grad_(), *layer.parameters()]
+    with Counter() as counter, torch.set_grad_enabled(mode == BOTH):
+        if layer is not None:
+            y = layer(X)
+            if mode == BOTH:
+                torch.autograd.grad(y.sum(), wanted)
+        elif mode == FORWARD:
+            pooled(X, weights)
+        else:
+            differentiated(X, weights)
     return Work(counter.operations, counter.bytes)
 
 
@@ -129,8 +147,10 @@ def compiled(size: Size, mode: str) -> Work:
     return Work(*inductor.count(pooled if mode == FORWARD else differentiated, size, (3, K)))
 
 
-def ours(size: Size, mode: str, cache: str) -> Work:
+def ours(size: tuple[int, ...], mode: str, cache: str) -> Work:
     """Count the launches that the library chooses for a dense batch, and the torch operations beside them."""
+    if len(size) == 4:
+        return _windows(size, mode, cache)
     B, N, D = size
     p = figures.arguments(Subject(TARGET, D), (N,) * B, K)._replace(ptr=None, N=N)
     with dry(TARGET, cache) as found, Counter() as counter:
@@ -142,6 +162,25 @@ def ours(size: Size, mode: str, cache: str) -> Work:
     moved_by_all = sum(one.bytes for one in work) + counter.bytes
     by_set = any(one.name.endswith("_set") for one in found)
     return Work(len(found) + counter.operations, moved_by_all, instructions, special, by_set)
+
+
+def _windows(size: tuple[int, ...], mode: str, cache: str) -> Work:
+    """Count the same for windows of 2 x 2, whose kernels go through the K modules of a tile once."""
+    C, H, W = size[1:]
+    pairs = ((2, 2), (2, 2), (0, 0), (H // 2, W // 2))
+    p = WindowArguments(torch.zeros(size), torch.ones(3, K), torch.ones(C), *pairs)
+    with dry(TARGET, cache) as found, Counter() as counter:
+        out, rows = window_calls.forward(p, save=mode == BOTH)
+        if rows is not None:
+            window_calls.backward(out, p, rows, [True] * 3)
+    moved_by_all, instructions, special = counter.bytes, 0.0, 0.0
+    for one in found:
+        (figure,) = figures.describe(Subject(one.target, C), [one])
+        entries = one.grid[0] * math.prod(one.arguments[name] for name in "NGPQ") * K
+        moved_by_all += sum({id(t): moved(t) for t in one.arguments.values() if isinstance(t, Tensor)}.values())
+        instructions += entries * figure.instructions
+        special += entries * figure.special
+    return Work(len(found) + counter.operations, moved_by_all, instructions, special)
 
 
 def _launched(one: Launch, rows: int) -> Work:

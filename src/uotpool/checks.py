@@ -152,7 +152,9 @@ def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.floa
     if (not isinstance(x, numbers.Integral) and not math.isfinite(x)) or x < 0 or (positive and x == 0):
         fail(name, accepted, x)
     low, high = _range(dtype, positive)
-    if not low <= (x if isinstance(x, numbers.Integral) else float(x)) <= high:
+    if not isinstance(x, numbers.Integral):
+        x = float(x)  # NumPy compares a float32 in float32, where the range is infinite
+    if not low <= x <= high:
         fail(name, f"a number in the range of {dtype}, {low:.2g} to {high:.2g}", x)
     return float(x)
 

@@ -56,6 +56,41 @@ def solved(function, X, ptr, others, **how):
     return [y.detach(), *torch.autograd.grad(y, leaves, dy.to(y.dtype).to(y.device))]
 
 
+def test_quadratic_admm():
+    """Its large sets take the reference."""
+    X, ptr, others = problem("small", torch.float32)
+    rho = torch.ones(2)
+
+    def run(impl, device, dtype):
+        leaves = [t.detach().to(device, dtype).requires_grad_() for t in (X, *others[:3], rho)]
+        with uotpool.check(False):
+            y = uot_pool(*leaves, ptr=ptr.to(device), solver="badmm-q", impl=impl)
+        return [y.detach(), *torch.autograd.grad(y, leaves, torch.ones_like(y))]
+
+    wanted, found = run("reference", "cpu", torch.float64), run("triton", DEVICE, torch.float32)
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got.double().cpu(), want, rtol=1e-3, atol=1e-4 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_windows(kernel, stride, padding, memory_format):
+    torch.manual_seed(0)
+    size = (1, 3, 6, 6) if INTERPRETED else (4, 64, 56, 56)
+    layer = uotpool.UOTPool2d(size[1], kernel, stride, padding, K=2, impl="triton")
+    plain = uotpool.UOTPool2d(size[1], kernel, stride, padding, K=2, impl="reference").double()
+    plain.load_state_dict(layer.state_dict())
+    X = torch.randn(size, dtype=torch.float64).contiguous(memory_format=memory_format)
+    found = []
+    for model, x in ((plain, X), (layer.to(DEVICE), X.float().to(DEVICE))):
+        x.requires_grad_()
+        y = model(x)
+        found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])])
+    for want, got in zip(*found, strict=True):
+        bound = 1e-4 * max(float(want.abs().max()), 1e-3)
+        torch.testing.assert_close(got.double().cpu(), want, rtol=0, atol=bound)
+
+
 def forced(monkeypatch, regime):
     def chosen(p):
         D, size = p.X.shape[1], p.X.element_size()

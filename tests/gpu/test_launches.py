@@ -9,12 +9,11 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from bench import gpu_launches
 from bench.offline import counting, driver
-from bench.offline.figures import CHUNK
 
 if reason := driver.unusable():
     pytest.skip(reason, allow_module_level=True)
 
-SINKHORN = {0: lambda K: (1, 1), CHUNK: lambda K: (2 * K + 2, 2 * K + 1)}
+SINKHORN = {gpu_launches.BY_SET: lambda K: (1, 1), gpu_launches.BY_CHUNK: lambda K: (2 * K + 2, 2 * K + 1)}
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +23,35 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("target", "K"), [("sm_80", 1), ("sm_80", 4), ("sm_90", 2), ("gfx942", 2)])
-@pytest.mark.parametrize("chunk", SINKHORN)
-def test_launches_of_sinkhorn(target, K, chunk, cache):
-    forward, backward, counter = gpu_launches.launches(target, "sinkhorn", K, chunk, cache)
-    assert (forward, backward) == SINKHORN[chunk](K)
+@pytest.mark.parametrize("how", SINKHORN)
+def test_launches_of_sinkhorn(target, K, how, cache):
+    forward, backward, counter = gpu_launches.launches(target, "sinkhorn", K, how, cache)
+    assert (forward, backward) == SINKHORN[how](K)
     assert counter.waits == []  # no value is read between the launches
     assert counter.operations <= 3  # the derivatives by the weights are added up
+
+
+def test_launches_of_badmm_q(cache):
+    """A set is the work of one program each way, for any number of modules."""
+    for K in (1, 4):
+        forward, backward, counter = gpu_launches.launches("sm_80", "badmm-q", K, gpu_launches.BY_SET, cache)
+        assert (forward, backward) == (1, 1)
+        assert counter.waits == []
+        assert counter.operations <= 1
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+@pytest.mark.parametrize(("name", "back"), [("windows side by side", 1), ("windows that overlap", 2)])
+def test_launches_of_windows(target, name, back, cache):
+    """Windows side by side write dX once. Where they overlap, a second launch adds up what they have."""
+    forward, backward, counter = gpu_launches.launches_of_windows(target, gpu_launches.WINDOWS[name], 2, cache)
+    assert (forward, backward) == (1, back)
+    assert counter.waits == []
+    assert counter.operations <= 1
+
+
+def test_the_host_waits_for_no_window(cache):
+    assert gpu_launches.waits_of_windows(cache) == []
 
 
 @pytest.mark.parametrize("layout", gpu_launches.LAYOUTS)

@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from bench.gpu_static import subjects
 from bench.offline import driver, figures, limits
-from bench.offline.figures import Figure, Subject
+from bench.offline.figures import Figure, Subject, Window
 
 if reason := driver.unusable():
     pytest.skip(reason, allow_module_level=True)
@@ -22,6 +22,18 @@ SOME = (
     Subject("sm_90", 1024, BF16),
     Subject("gfx942", 256),
 )
+# One of the quadratic solver, and windows of as many channels as fit, side by side and overlapping.
+MORE = {
+    Subject("sm_80", 512, BF16, scale=True, solver="badmm-q"): {"forward_set", "backward_set"},
+    Subject("sm_80", 1024, BF16, scale=True, window=Window(2, 2, True)): {
+        "forward_windows",
+        "backward_windows",
+    },
+    Subject("sm_90", 256, scale=True, window=Window(2, 2, False)): {"forward_windows", "backward_windows"},
+    Subject("gfx942", 64, scale=True, window=Window(3, 1, False)): {
+        *("forward_windows", "backward_windows", "fold_windows"),
+    },
+}
 KERNELS = {
     *("forward_pass, first", "forward_pass", "forward_pass, last"),
     *("forward_merge, first", "forward_merge", "forward_merge, last"),
@@ -39,6 +51,16 @@ def test_limits_of_machine_code(subject, tmp_path):
     for figure in found:
         assert figure.registers > 0
         assert ("merge" in figure.kernel) == (figure.instructions == 0)
+
+
+@pytest.mark.parametrize("subject", MORE, ids=lambda s: f"{s.solver}-{s.target}-{s.D}")
+def test_limits_of_other_solvers_and_windows(subject, tmp_path):
+    assert subject in subjects()
+    found = figures.measure(subject, str(tmp_path))
+    assert {figure.kernel for figure in found} == MORE[subject]
+    assert [sentence for figure in found for sentence in limits.broken(figure)] == []
+    for figure in found:
+        assert ("fold" in figure.kernel) == (figure.instructions == 0)
 
 
 def test_every_limit_can_be_broken():

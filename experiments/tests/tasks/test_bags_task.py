@@ -88,3 +88,18 @@ def test_a_run():
     assert 1 <= first.details["epoch"] <= 12
     assert first.details["configuration"] == {"lr": 2e-3, "weight_decay": 1e-4}
     assert ticks[-1] == 1.0
+
+
+@needs_mnist
+def test_a_run_that_diverges_says_the_larger_class():
+    found = load("bags").run(spec(lr=1e30, epochs=1), lambda done, total: None)
+    assert found.details["epoch"] == 0
+    assert found.details["diverged"] == 1
+    assert found.metrics["auc"] == 0.5
+    assert found.metrics["accuracy"] == found.metrics["majority"]
+
+
+def test_settings_that_a_pooling_has_no_use_for_are_refused():
+    for settings in ({"pool_lr": 3.0}, {"pool_decay": True}, {"alpha0_of_spread": 0.1}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))}: expected a UOT pooling"):
+            load("bags").clean_settings("mean", settings)

@@ -61,6 +61,17 @@ def replace_global_pool(
         The model. Parameters of the new layer have the device and dtype of its input.
         `model.uotpool_swaps` records the swap as plain data, from which `restore_pools` makes the
         layers again.
+
+    Example:
+        >>> pool = nn.AdaptiveAvgPool2d(1)
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), pool, nn.Flatten(), nn.Linear(8, 2))
+        >>> x = torch.rand(1, 3, 32, 32)
+        >>> before = model(x)
+        >>> model = replace_global_pool(model, start="mean")
+        >>> type(model[1]).__name__
+        'AdaptiveUOTPool2d'
+        >>> torch.allclose(model(x), before, atol=1e-5)  # it begins where the network was
+        True
     """
     if tokens is not None:
         checks.one_of("tokens", tokens, ("patches", "all"))

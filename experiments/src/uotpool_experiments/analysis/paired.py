@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from uotpool_experiments.analysis.regret import RESAMPLES, SHARE, Array, Interval, interval
+from uotpool_experiments.analysis.regret import SHARE, Array, Interval
 from uotpool_experiments.analysis.samples import Samples, common
+from uotpool_experiments.tasks.protocols import FOLDS
 
 BEST = "the best other"  # stands for a pooling that is another one on each data set
-FEWEST = 5  # runs that an interval needs: so few drawn again are too often alike
 POWER = 0.8  # the probability with which a difference of the size `Ahead.smallest` would be shown
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """A mean difference in points with its interval, which is unbounded for fewer than `FEWEST` runs.
+    """A mean difference in points with its interval, which is unbounded for a single run.
 
     Attributes:
         points: the difference; positive if the first pooling is better.
@@ -39,8 +39,8 @@ class Paired:
     """One pooling against another: on each data set that both have, and over all of these.
 
     Attributes:
-        each: by data set; intervals are from drawing runs again.
-        every: over all data sets, which weigh the same; its interval is from drawing data sets and runs again.
+        each: by data set; intervals are over runs.
+        every: over all data sets, which weigh the same; its interval is over data sets.
     """
 
     each: dict[str, Ahead]
@@ -51,32 +51,25 @@ class Paired:
         return sum(one.verdict == verdict for one in self.each.values())
 
 
-def paired(found: Samples, first: str, other: str, seed: int = 0) -> Paired:
+def paired(found: Samples, first: str, other: str) -> Paired:
     """Compare two poolings on the runs that both have.
 
     Args:
         found: scores of runs by (pooling, data set), 1 at best.
         first: the pooling whose lead is wanted.
         other: the pooling to compare with.
-        seed: of the bootstrap.
     """
-    ahead = {}
+    each, means = {}, []
     for dataset in (d for p, d in found if p == first and (other, d) in found):
         ours, theirs = common([found[first, dataset], found[other, dataset]])
         if len(ours):
             scores = [np.array(list(sample.values.values())) for sample in (ours, theirs)]
-            ahead[dataset] = 100 * (scores[0] - scores[1])
-    if not ahead:
+            several_folds = len({fold for _, fold in ours.values}) > 1
+            each[dataset] = _ahead(100 * (scores[0] - scores[1]), 1 / (FOLDS - 1) if several_folds else 0.0)
+            means.append(each[dataset].points.value)
+    if not each:
         raise ValueError(f"pooling: expected two with runs in common, got {first!r} and {other!r}, with none")
-    random = np.random.RandomState(seed)
-    means = {dataset: float(points.mean()) for dataset, points in ahead.items()}
-    each = {d: _ahead(means[d], _redrawn(points, random), len(points)) for d, points in ahead.items()}
-    differences, drawn = list(ahead.values()), []
-    for _ in range(RESAMPLES):
-        some = [differences[i] for i in random.randint(len(differences), size=len(differences))]
-        drawn.append(np.mean([one[random.randint(len(one), size=len(one))].mean() for one in some]))
-    runs = sum(map(len, differences))
-    return Paired(each, _ahead(float(np.mean(list(means.values()))), np.array(drawn), runs))
+    return Paired(each, _ahead(np.array(means)) if len(means) > 1 else next(iter(each.values())))
 
 
 def best_others(found: Samples) -> Samples:
@@ -89,14 +82,20 @@ def best_others(found: Samples) -> Samples:
     return best
 
 
-def _redrawn(points: Array, random: np.random.RandomState) -> Array:
-    """Return means of runs that are drawn again."""
-    return points[random.randint(len(points), size=(RESAMPLES, len(points)))].mean(1)
+def _ahead(points: Array, overlap: float = 0.0) -> Ahead:
+    """Return the mean with Student's interval, and so many standard errors as would be shown with `POWER`.
 
+    Runs and data sets are few, and an interval from drawing them again would be too narrow: of ten runs
+    without a difference it leaves out 0 twice as often as it says.
 
-def _ahead(mean: float, draws: Array, runs: int) -> Ahead:
-    """Return the difference with its interval, and so many standard errors as would be shown with `POWER`."""
-    if runs < FEWEST:
+    Args:
+        points: differences.
+        overlap: what the training parts of folds have in common adds to the variance, as in
+            `tests.compare`: the size of a test part over that of the training part.
+    """
+    mean, free = float(points.mean()), len(points) - 1
+    if free == 0:
         return Ahead(Interval(mean, -math.inf, math.inf), math.inf)
-    errors = float(stats.norm.ppf((1 + SHARE) / 2) + stats.norm.ppf(POWER))
-    return Ahead(interval(mean, draws), errors * float(draws.std()))
+    error = float(points.std(ddof=1)) * math.sqrt(1 / len(points) + overlap)
+    half = float(stats.t.ppf((1 + SHARE) / 2, free)) * error
+    return Ahead(Interval(mean, mean - half, mean + half), half + float(stats.t.ppf(POWER, free)) * error)

@@ -32,6 +32,7 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     positive = [b for b in range(len(first.test)) if first.test.y[b]]
     chosen = max(positive, key=lambda b: int(first.test.sizes[b]))  # the first of the largest
     data, bags = load_digits(), digits.members()
+    assert first.parts is not None  # these bags are of a data set
     members = [bags[bag] for bag in first.parts.test]
     nines = [[i for i, image in enumerate(bag) if data.target[image] == digits.TARGET] for bag in members]
     images, targets = members[chosen], nines[chosen]

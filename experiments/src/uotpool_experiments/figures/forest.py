@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from uotpool.solvers import SOLVERS
-from uotpool_experiments.analysis.paired import BEST, FEWEST, Ahead, Paired, best_others, paired
+from uotpool_experiments.analysis.paired import BEST, Ahead, Paired, best_others, paired
 from uotpool_experiments.analysis.samples import Samples
 from uotpool_experiments.figures.problems import COLOURS, MARKERS
 from uotpool_experiments.tables import manifest
@@ -26,15 +26,15 @@ PANELS = {
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
-    """Draws the committed runs; `seed` is that of the bootstrap, and `quick` changes nothing."""
+    """Draws the committed runs; neither `seed` nor `quick` changes what was run."""
     found = {key: sample for m in manifest.committed() for key, sample in m.ranked_samples().items()}
-    compared = comparisons(found, seed)
+    compared = comparisons(found)
     if not compared:
         raise ValueError("runs: expected those of an exact layer and of another pooling, got none")
     return picture(compared), in_words(compared)
 
 
-def comparisons(found: Samples, seed: int = 0) -> dict[str, dict[str, Paired]]:
+def comparisons(found: Samples) -> dict[str, dict[str, Paired]]:
     """Compare the exact layer of each solver as each panel says: by the title, then by the solver."""
     known = found | best_others(found)
     titled: dict[str, dict[str, Paired]] = {}
@@ -42,7 +42,7 @@ def comparisons(found: Samples, seed: int = 0) -> dict[str, dict[str, Paired]]:
         for solver in SOLVERS:
             first, other = f"uotp-{solver}", against.format(solver=solver)
             if any((first, d) in known and (other, d) in known for _, d in found):
-                titled.setdefault(title, {})[solver] = paired(known, first, other, seed)
+                titled.setdefault(title, {})[solver] = paired(known, first, other)
     return titled
 
 
@@ -98,8 +98,8 @@ def _draw_solver(ax: Axes, lines: list[str], one: Paired, solver: str, shift: fl
 def in_words(compared: Mapping[str, Mapping[str, Paired]]) -> list[str]:
     """Say every comparison over all data sets, and what as many runs would have shown."""
     words = [
-        "bags under the fair protocol, graphs under the paper's; intervals: 95 %, from drawing runs and, over "
-        f"all, data sets again; none for fewer than {FEWEST} runs"
+        "bags under the fair protocol, graphs under the paper's; intervals: 95 %, Student's t over runs "
+        "and, for all of them, over data sets; none for a single run"
     ]
     for title, by_solver in compared.items():
         for solver, one in by_solver.items():

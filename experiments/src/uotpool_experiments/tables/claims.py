@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from uotpool.solvers import SOLVERS
-from uotpool_experiments.analysis.paired import BEST, FEWEST, POWER, Ahead, best_others, paired
+from uotpool_experiments.analysis.paired import BEST, POWER, Ahead, best_others, paired
 from uotpool_experiments.analysis.samples import Samples, samples
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.manifest import Manifest
@@ -76,8 +76,7 @@ def claims_table(manifests: Sequence[Manifest]) -> Table:
         table.lines.append(Line.of(one.claim, *line))
     table.notes += [
         "differences in points of accuracy on the runs that both have, bags under the fair protocol, graphs "
-        "under the paper's; intervals: 95 %, from drawing data sets and runs again, none for fewer than "
-        f"{FEWEST} runs",
+        "under the paper's; intervals: 95 %, Student's t over the data sets (over runs, if there is one)",
         f"a lead {HOLDS} if its interval is above 0; no difference {HOLDS} if the interval is within "
         f"{MARGIN:g} points on both sides, and {FAILS} if it is wholly outside; else the claim is {OPEN}",
         f"would have been shown: a difference of this size has an interval without 0 in {100 * POWER:.0f} % of "

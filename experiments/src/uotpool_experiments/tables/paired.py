@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from uotpool_experiments.analysis.metrics import is_per_cent, sign
-from uotpool_experiments.analysis.paired import FEWEST, POWER, Ahead, Paired, paired
+from uotpool_experiments.analysis.paired import POWER, Ahead, Paired, paired
 from uotpool_experiments.analysis.regret import SHARE
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.comparison import ComparisonKind, compared
@@ -60,8 +60,8 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
     table.notes += [
         f"above 0: {first} is better; ▲ ▼, won and lost: the interval leaves out 0, as some "
         f"{(1 - SHARE) * tests:.0f} of the {tests} would by chance",
-        f"intervals: {100 * SHARE:.0f} %, from drawing runs again, and for all data sets these too, none for "
-        f"fewer than {FEWEST} runs; a pair is compared on the seeds that both have",
+        f"intervals: {100 * SHARE:.0f} %, Student's t over the runs of a data set, and over data sets for all; "
+        "none for a single run; a pair is compared on the seeds that both have",
         f"smallest difference shown: its interval would leave out 0 in {100 * POWER:.0f} % of such studies; on "
         "one data set, the median of them",
     ]

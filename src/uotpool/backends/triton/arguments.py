@@ -63,7 +63,7 @@ class Saved(NamedTuple):
     Sinkhorn keeps (2 K + 4) B D + K M numbers. Entropic Bregman ADMM keeps (5 K + 12) B D + (5 K + 10) M: its
     states before each of the K + 1 updates and after the last, see `kernels.badmm_e`. The quadratic one also
     keeps two matrices of each update, see `kernels.badmm_q`: in all
-    (2 K + 2) M D + (6 K + 10) B D + (9 K + 18) M + (5 K + 10) B. The names of fields are those of Sinkhorn.
+    (2 K + 2) M D + (6 K + 10) B D + (9 K + 18) M + (6 K + 12) B. The names of fields are those of Sinkhorn.
     """
 
     top: Tensor  # (B, D): the entry of each column where scale X is largest
@@ -82,7 +82,7 @@ class Saved(NamedTuple):
             return [(B, D), head, (K + 2, B, 2, D), (K + 2, B, 3, D), (K + 2, M, 5)]
         if p.solver == "badmm-q":
             # Top, mean, maxima and sums of the output; vectors of columns, of rows; numbers; YP and YS.
-            return [(4, B, D), (K + 1, B, 6, D), (K + 2, M, 9), (K + 2, B, 5), (2, K + 1, M, D)]
+            return [(4, B, D), (K + 1, B, 6, D), (K + 2, M, 9), (K + 2, B, 6), (2, K + 1, M, D)]
         columns = (K, B, D) if p.plan else (K + 1, B, D)
         return [(B, D), head, columns, columns, (K, M)]
 

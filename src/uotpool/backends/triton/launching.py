@@ -112,7 +112,7 @@ def new(p: Arguments, *shape: int) -> Tensor:
 
 
 def slots(p: Arguments, chunk: int) -> int:
-    """Return the number of slots for chunks; see `kernels.chunks`."""
+    """Return the number of slots for chunks; see `kernels.slots`."""
     if p.ptr is None:
         return p.num_sets * max(-(-p.N // chunk), 1)
     return p.X.shape[0] // chunk + p.num_sets

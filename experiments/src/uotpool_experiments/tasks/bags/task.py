@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
-from uotpool.zoo import ENTRIES, build
+from uotpool.zoo import ENTRIES
 from uotpool_experiments.datasets import images
 from uotpool_experiments.tasks.bags import drawing
 from uotpool_experiments.tasks.base import Task
 from uotpool_experiments.tasks.mil import settings as mil
 from uotpool_experiments.tasks.mil import training
-from uotpool_experiments.tasks.mil.metrics import binary_metrics
-from uotpool_experiments.tasks.seeding import part, seed_for
+from uotpool_experiments.tasks.seeding import seed_for
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
 RATES = (5e-4, 2e-3)  # the hold-out chooses one of them
@@ -57,7 +53,7 @@ class BagsOfDigits(Task):
         images.prepare(drawing.IMAGES)
 
     def check_settings(self, pooling: str, settings: Settings) -> None:
-        build(pooling, mil.WIDTHS[-1], settings.hidden, **settings.pool)
+        training.check_pooling(pooling, settings)
 
     def check_protocol(self, protocol: str, options: Mapping[str, Any]) -> None:
         if protocol != "fair":
@@ -69,24 +65,5 @@ class BagsOfDigits(Task):
     def run(self, spec: RunSpec, report: Report) -> Result:
         """Train at each rate; test what the held-out bags choose, once."""
         settings = Settings.from_options(spec.options)
-        train, held_out, test = drawing.load(spec.dataset, partial(seed_for, spec))
-        tried = settings.configurations(spec.protocol)
-        found = [
-            training._train(spec, settings, config, train, held_out, part(report, i, len(tried)))
-            for i, config in enumerate(tried)
-        ]
-        best = min(found, key=lambda one: one.validation_loss)
-        best.model.eval()
-        with torch.no_grad():
-            logits = best.model(test.X, test.ptr)
-        return Result(
-            metrics=binary_metrics(logits, test.y, train.y),
-            epochs=[one.config | one.curves for one in found],
-            details={
-                "configuration": best.config,
-                "epoch": best.epoch,
-                "validation_loss": best.validation_loss if math.isfinite(best.validation_loss) else None,
-                "diverged": sum(bool(one.curves["diverged"]) for one in found),
-            },
-            parameters=sum(p.numel() for p in best.model.parameters()),
-        )
+        parts = drawing.load(spec.dataset, partial(seed_for, spec))
+        return training.tested(training.fit_bags(spec, settings, parts, report))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from uotpool.zoo import ENTRIES, build
+from uotpool.zoo import ENTRIES
 from uotpool_experiments.datasets import entry, locate
 from uotpool_experiments.tasks.base import Task
 from uotpool_experiments.tasks.mil import training
-from uotpool_experiments.tasks.mil.settings import GRID, WIDTHS, Settings
+from uotpool_experiments.tasks.mil.settings import GRID, Settings
 from uotpool_experiments.tasks.protocols import FOLDS
 from uotpool_experiments.tasks.spec import Report, Result, RunSpec
 
@@ -38,12 +38,7 @@ class MultiInstance(Task):
             locate(entry(dataset))
 
     def check_settings(self, pooling: str, settings: Settings) -> None:
-        pool = build(pooling, WIDTHS[-1], settings.hidden, **settings.pool)
-        if settings.alpha0_of_spread is not None:
-            training.raw_alpha0(pool)
-        for name in ("pool_lr", "pool_decay"):
-            if getattr(settings, name) is not None and training.uot_of(pool) is None:
-                raise ValueError(f"{name}: expected a UOT pooling, got {pooling!r}")
+        training.check_pooling(pooling, settings)
 
     def folds(self, protocol: str, options: Mapping[str, Any]) -> int:
         return FOLDS

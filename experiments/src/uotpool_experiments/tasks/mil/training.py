@@ -33,6 +33,16 @@ def uot_of(pool: Pooling) -> UOTPooling | None:
     return pool if isinstance(pool, UOTPooling) else None
 
 
+def check_pooling(pooling: str, settings: Settings) -> None:
+    """Refuse settings that this pooling has no use for."""
+    pool = build(pooling, WIDTHS[-1], settings.hidden, **settings.pool)
+    if settings.alpha0_of_spread is not None:
+        raw_alpha0(pool)
+    for name in ("pool_lr", "pool_decay"):
+        if getattr(settings, name) is not None and uot_of(pool) is None:
+            raise ValueError(f"{name}: expected a UOT pooling, got {pooling!r}")
+
+
 class BagClassifier(nn.Module):
     """Layers d - 256 - 128 - 64 with ReLU and dropout, pooling, and a linear layer that gives one
     logit per bag.
@@ -59,8 +69,8 @@ class Fitted:
     curves: list[dict[str, Any]]
     train: Bags
     test: Bags
-    parts: Split
-    bags: int
+    parts: Split | None = None  # of the data set, if the bags are parts of one
+    bags: int = 0  # in the data set
 
     @property
     def model(self) -> BagClassifier:
@@ -68,8 +78,7 @@ class Fitted:
 
 
 def fit(spec: RunSpec, report: Report) -> Fitted:
-    """Train each configuration; choose one and its epoch by the hold-out."""
-    settings = Settings.of(spec)
+    """Do one outer fold of a data set, but for the test."""
     bags = _bags(spec.dataset)
     parts = split(bags.y.numpy(), spec.protocol, spec.fold, spec.seed)
     train, validation, test, scaling = (
@@ -78,6 +87,20 @@ def fit(spec: RunSpec, report: Report) -> Fitted:
     )
     clip = CLIP if spec.protocol == "fair" else math.inf
     train, validation, test = _standardised(scaling, clip, train, validation, test)
+    fitted = fit_bags(spec, Settings.of(spec), (train, validation, test), report)
+    return replace(fitted, parts=parts, bags=len(bags))
+
+
+def fit_bags(spec: RunSpec, settings: Settings, parts: tuple[Bags, Bags, Bags], report: Report) -> Fitted:
+    """Train each configuration; choose one and its epoch by the hold-out.
+
+    Args:
+        spec: the run, of which pooling and seed count here.
+        settings: the settings of the run.
+        parts: bags to train on, to choose by, and to test on.
+        report: what is told how far training is.
+    """
+    train, validation, test = parts
     tried = settings.configurations(spec.protocol)
     best: _Trained | None = None
     curves: list[dict[str, Any]] = []
@@ -88,14 +111,18 @@ def fit(spec: RunSpec, report: Report) -> Fitted:
             best = trained
     assert best is not None
     best.model.eval()
-    return Fitted(best, curves, train, test, parts, len(bags))
+    return Fitted(best, curves, train, test)
 
 
 def run(spec: RunSpec, report: Report) -> Result:
     """Do one outer fold: fit, and test once."""
-    fitted = fit(spec, report)
+    return tested(fit(spec, report))
+
+
+def tested(fitted: Fitted) -> Result:
+    """Test the chosen model, once."""
     best, model, test = fitted.best, fitted.model, fitted.test
-    details = {
+    details: dict[str, Any] = {
         "configuration": best.config,
         "epoch": best.epoch,
         "validation_loss": best.validation_loss if math.isfinite(best.validation_loss) else None,
@@ -103,8 +130,9 @@ def run(spec: RunSpec, report: Report) -> Result:
         # fold, and the reported accuracy is higher only because the test fold chooses the epoch.
         "last_accuracy": (best.curves["validation_accuracy"] or [None])[-1],
         "diverged": sum(bool(c["diverged"]) for c in fitted.curves),
-        "split": fitted.parts.packed(fitted.bags),
     }
+    if fitted.parts is not None:
+        details["split"] = fitted.parts.packed(fitted.bags)
     with torch.no_grad():
         logits = model(test.X, test.ptr)
         uot = uot_of(model.pool)

@@ -32,7 +32,7 @@ largest exponential of each is 1. States of rows are v, z2, log eta, and for R i
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import place
+from uotpool.backends.triton.kernels.badmm import place
 from uotpool.backends.triton.kernels.tiles import (
     LOG2E,
     entries,

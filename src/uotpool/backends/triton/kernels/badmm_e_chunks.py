@@ -1,20 +1,19 @@
-"""Entropic Bregman ADMM where many programs share the rows of a set; slots and merges are those of `chunks`."""
+"""Entropic Bregman ADMM where many programs share the rows of a set; `slots` has which, and merges."""
 
 import triton
 import triton.language as tl
 
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.badmm_e import plan_moment, start_rows, update_rows, write_plan
 from uotpool.backends.triton.kernels.badmm_e_columns import (
     keep_slopes,
-    module_of,
-    place,
     reverse_columns,
     slopes_of,
     start_columns,
     update_columns,
 )
 from uotpool.backends.triton.kernels.badmm_e_reverse import finish_rows, keep_parts, reverse_rows
-from uotpool.backends.triton.kernels.chunks import (
+from uotpool.backends.triton.kernels.slots import (
     added,
     centred_part,
     chunk_of,

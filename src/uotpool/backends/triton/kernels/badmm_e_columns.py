@@ -1,19 +1,10 @@
-"""Entropic Bregman ADMM: its weights, and what it does with vectors of columns. `badmm_e` has the formulas."""
+"""Entropic Bregman ADMM: its slopes, and what it does with vectors of columns. `badmm_e` has the formulas."""
 
 import triton
 import triton.language as tl
 
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.tiles import LOG2E, centred_tops, log2, log_prior_of
-
-
-@triton.jit
-def module_of(WEIGHTS, K, j):
-    """Return alpha0, alpha1, alpha2 and rho of update j; the closing one, K, has those of the last module."""
-    k = tl.minimum(tl.cast(j, tl.int32), K - 1)
-    a = tl.load(WEIGHTS + k)
-    a1 = tl.load(WEIGHTS + K + k)
-    a2 = tl.load(WEIGHTS + 2 * K + k)
-    return a, a1, a2, tl.load(WEIGHTS + 3 * K + k)
 
 
 @triton.jit
@@ -40,15 +31,6 @@ def keep_slopes(SLOPES, ratio, c_p, c_s, K, j):
     tl.store(SLOPES + j, c_p)
     tl.store(SLOPES + K + 1 + j, c_s)
     tl.store(SLOPES + 2 * (K + 1) + j, ratio)
-
-
-@triton.jit
-def place(KEPT, j, SLOTS, count, i, SIZE: tl.constexpr):
-    """Return where the SIZE numbers of row or set i, of so many, before update j are; the last SLOTS are kept.
-
-    Numbers of one row or set are side by side, so that one address does for all of them.
-    """
-    return KEPT + (tl.cast(j % SLOTS, tl.int64) * count + i) * SIZE
 
 
 @triton.jit

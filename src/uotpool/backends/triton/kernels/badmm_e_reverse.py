@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.badmm_e import vector_p
-from uotpool.backends.triton.kernels.badmm_e_columns import module_of, place
 from uotpool.backends.triton.kernels.tiles import LN2, LOG2E, entries, log2, per_row, rows_at, sum_d
 
 

@@ -3,11 +3,10 @@
 import triton
 import triton.language as tl
 
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.badmm_e import plan_moment, start_rows, update_rows, write_plan
 from uotpool.backends.triton.kernels.badmm_e_columns import (
     keep_slopes,
-    module_of,
-    place,
     reverse_columns,
     slopes_of,
     start_columns,

@@ -24,18 +24,19 @@ max(P, S); entries as large as it are counted, as they share its derivative.
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import place
+from uotpool.backends.triton.kernels.badmm import place
 from uotpool.backends.triton.kernels.tiles import LOG2E, log2, max_d, per_row, rows_at, sign_of, sum_d
 
 # Of an update and a column: maximum and sum of exponentials of YP, log p, log mu', how many entries are as
 # large as the maximum, and the logarithm of the largest P.
 COLUMN = tl.constexpr(6)
-# Of a state and a row: log eta but for its norm, z2, f, and of the update before it r, log q, maximum and sum
-# of exponentials of YS, how many entries are as large as that maximum, and the logarithm of the largest S.
+# Of a state and a row: log eta but for its norm, z2, f, and of the update before it r, log q but for its norm,
+# maximum and sum of exponentials of YS, how many entries are as large as that maximum, and the logarithm of the
+# largest S. Many threads read the numbers of a row and one of them writes, so no pass writes what it reads.
 ROW = tl.constexpr(9)
 # Of a state and a set: log max(P, S), how many entries are as large, the norm of log eta; of the update behind
-# it YP - log S and YS - log P where YP and YS are largest.
-NUMBER = tl.constexpr(5)
+# it YP - log S and YS - log P where YP and YS are largest, and the norm of log q.
+NUMBER = tl.constexpr(6)
 
 
 @triton.jit
@@ -158,9 +159,9 @@ def update_S(
     shift, shift_before, eta_norm, a, az, rho, j,
     D: tl.constexpr, R: tl.constexpr, W: tl.constexpr, CT: tl.constexpr, LOW: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Write YS of update j, and of its rows maximum, sum and (log eta + R) / 2 in the place of log q.
+    """Write YS of update j, and of its rows maximum, sum and (log eta + R) / 2, log q but for its norm.
 
-    Returns the logarithm of the sum of exponentials of the last, and YS - log P where YS is largest.
+    Returns this norm, and YS - log P where YS is largest.
     """
     move = 1 / rho
     m = tl.full((1, 1, W, 1), LOW * 0.5, dtype=CT)
@@ -232,7 +233,6 @@ def update_rows(
         tl.store(after + 1, z_after, mask=live)
         tl.store(after + 2, -rho * r - z, mask=live)
         tl.store(after + 3, r, mask=live)
-        tl.store(after + 4, log_q, mask=live)
         tl.store(after + 8, largest, mask=live)
         new_top = tl.maximum(top, tl.max(largest, axis=0, keep_dims=True))
         tied = tl.where(live & (largest == new_top), tl.load(after + 7, mask=live, other=0.0), 0.0)

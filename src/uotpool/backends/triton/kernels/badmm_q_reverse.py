@@ -15,12 +15,14 @@ large slope would multiply. So the slope where YP is largest is taken out first,
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import place
+from uotpool.backends.triton.kernels.badmm import place
 from uotpool.backends.triton.kernels.badmm_q import ROW, P_before, entries, entry_at, log_S_at
 from uotpool.backends.triton.kernels.tiles import LN2, LOG2E, per_row, rows_at, sum_d
 
-# Of a row: the sum of its dlog S, and derivatives by f, z2, log eta, log q0 so far, log q and R.
-ADJOINT = tl.constexpr(7)
+# Of a row: the sum of its dlog S, derivatives by f, z2, log eta, and log q0 so far; those by log q and R of the
+# update; and by z2 and log eta without what YS adds. As in `badmm_q`, no pass writes what it reads, but for
+# sums that it does not use.
+ADJOINT = tl.constexpr(9)
 
 
 @triton.jit
@@ -53,8 +55,8 @@ def start_reverse(
 
 @triton.jit
 def reverse_rows(
-    ORDER, PRESENT, LOGQ, ROWS, ADJOINTS, SLOTS, begin, end, M, eta_norm, eta_norm_after, by_eta, most, tie,
-    a2, rho, j,
+    ORDER, PRESENT, LOGQ, ROWS, ADJOINTS, SLOTS, begin, end, M, eta_norm, eta_norm_after, q_norm, by_eta, most,
+    tie, a2, rho, j,
     R: tl.constexpr, W: tl.constexpr, CT: tl.constexpr,
 ):  # fmt: skip
     """Go back through the vectors of rows of update j; by_eta is the sum of the derivatives by log eta'.
@@ -73,7 +75,7 @@ def reverse_rows(
         eta = tl.load(place(ROWS, j, SLOTS, M, row, ROW), mask=live, other=0.0) - eta_norm
         eta_after = tl.load(after, mask=live, other=0.0) - eta_norm_after
         r = tl.load(after + 3, mask=live, other=0.0)
-        log_q = tl.load(after + 4, mask=live, other=0.0)
+        log_q = tl.load(after + 4, mask=live, other=0.0) - q_norm
         count = tl.load(after + 7, mask=live, other=0.0)
         largest = tl.load(after + 8, mask=live, other=0.0)
         prior = per_row(LOGQ, row, live, row, CT) * LOG2E
@@ -88,8 +90,8 @@ def reverse_rows(
         drho += tl.sum(dt * (log_q - eta_after) + dz * (eta - log_q) - df * r, axis=0, keep_dims=True)
         da2 += tl.sum(dt * (prior - eta_after), axis=0, keep_dims=True)
         total += tl.sum(dlog_q, axis=0, keep_dims=True)
-        tl.store(adjoint + 2, dz - df, mask=live)
-        tl.store(adjoint + 3, rho * dz, mask=live)
+        tl.store(adjoint + 7, dz - df, mask=live)
+        tl.store(adjoint + 8, rho * dz, mask=live)
         tl.store(adjoint + 4, tl.load(adjoint + 4, mask=live, other=0.0) + a2 * dt, mask=live)
         tl.store(adjoint + 5, dlog_q, mask=live)
         tl.store(adjoint + 6, rho * df - by_S, mask=live)
@@ -99,7 +101,7 @@ def reverse_rows(
 @triton.jit
 def reverse_S(
     ORDER, PRESENT, ROWS, YP, YS, GS, GP, ADJOINTS, SLOTS, begin, end, M, d, here,
-    shift, shift_before, m, column_largest, by_q, most, tie, slope, a, az, rho, j,
+    shift, shift_before, m, column_largest, q_norm, by_q, most, tie, slope, a, az, rho, j,
     D: tl.constexpr, R: tl.constexpr, C: tl.constexpr, W: tl.constexpr, BL: tl.constexpr,
     CT: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
@@ -121,7 +123,7 @@ def reverse_S(
         after = place(ROWS, j + 1, SLOTS, M, row, ROW)
         adjoint = ADJOINTS + row * ADJOINT
         dw = tl.load(adjoint + 5, mask=live, other=0.0)
-        dw -= tl.exp2(tl.load(after + 4, mask=live, other=LOW)) * by_q
+        dw -= tl.exp2(tl.load(after + 4, mask=live, other=LOW) - q_norm) * by_q
         dR = tl.load(adjoint + 6, mask=live, other=0.0) + 0.5 * dw
         most_n = tl.load(after + 5, mask=live, other=0.0)
         dR /= tl.load(after + 6, mask=live, other=1.0)
@@ -145,8 +147,8 @@ def reverse_S(
         tl.store(GS + row * D + d, g, mask=live & here)
         columns += tl.sum(g, axis=0, keep_dims=True)
         tl.store(adjoint + 1, row_sum, mask=live)
-        tl.store(adjoint + 2, tl.load(adjoint + 2, mask=live, other=0.0) + row_sum, mask=live)
-        deta = tl.load(adjoint + 3, mask=live, other=0.0) + 0.5 * dw
+        tl.store(adjoint + 2, tl.load(adjoint + 7, mask=live, other=0.0) + row_sum, mask=live)
+        deta = tl.load(adjoint + 8, mask=live, other=0.0) + 0.5 * dw
         tl.store(adjoint + 3, deta, mask=live)
         by_eta += tl.sum(tl.where(live, deta, 0.0), axis=0, keep_dims=True)
     columns = tl.sum(columns, axis=2, keep_dims=True)

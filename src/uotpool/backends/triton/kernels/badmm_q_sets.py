@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from uotpool.backends.triton.kernels.badmm_e_columns import module_of, place
+from uotpool.backends.triton.kernels.badmm import module_of, place
 from uotpool.backends.triton.kernels.badmm_q import (
     COLUMN,
     NUMBER,
@@ -101,6 +101,7 @@ def forward_set(
             number = place(NUMBERS, j, K + 2, B, b, NUMBER)
             tl.store(number + 3, tl.max(tl.where(here & (m == highest), slope, LOW)))
             tl.store(number + 4, slope_S)
+            tl.store(number + 5, q_norm)
         tl.debug_barrier()
         most_S, count_S, eta_norm = update_rows(
             ORDER, PRESENT, LOGQ, ROWS, SLOTS, begin, end, M, q_norm, eta_norm, a2, rho, j, R, W, CT, LOW, FAST
@@ -185,8 +186,8 @@ def backward_set(
         shift_before -= log2(tl.load(before + D, mask=here, other=1.0), FAST)
         tl.debug_barrier()
         by_q, drho, da2 = reverse_rows(
-            ORDER, PRESENT, LOGQ, ROWS, ADJOINTS, slots, begin, end, M,
-            tl.load(number + 2), tl.load(after + 2), by_eta, most, tie, a2, rho, j, R, W, CT,
+            ORDER, PRESENT, LOGQ, ROWS, ADJOINTS, slots, begin, end, M, tl.load(number + 2), tl.load(after + 2),
+            tl.load(number + 5), by_eta, most, tie, a2, rho, j, R, W, CT,
         )  # fmt: skip
         prior = log_prior_of(LOGP, b, p_step, d, here, CT) * LOG2E
         # z1' = z1 + rho (log mu' - log p),  log mu' = norm((alpha1 log p0 + rho log p - z1) / (alpha1 + rho))
@@ -201,8 +202,8 @@ def backward_set(
         tl.debug_barrier()
         by_P, by_eta, da, daz, part = reverse_S(
             ORDER, PRESENT, ROWS, YP, YS, GS, GP, ADJOINTS, slots, begin, end, M, d, here,
-            log_p - m - log2(s, FAST), shift_before, m, largest, by_q, most, tie, tl.load(number + 4),
-            a, az, rho, j, D, R, C, W, BL, CT, LOW,
+            log_p - m - log2(s, FAST), shift_before, m, largest, tl.load(number + 5), by_q, most, tie,
+            tl.load(number + 4), a, az, rho, j, D, R, C, W, BL, CT, LOW,
         )  # fmt: skip
         drho += part
         # log P = YP + log p - L,  log p = norm((log mu + L) / 2)
