@@ -2,8 +2,8 @@
 
 "plain" is the same layer as one would write it: steps of Sinkhorn by `torch.logsumexp`, then a batched product.
 "plain, broadcast" makes the tensor of samples x clusters x values and sums it up. Each is measured alone, with
-scores and values as the features of X, and with the maps that make them from 768 features. The first
-number of threads counts.
+scores and values as the features of X, and with the maps that make them from 768 features. Times are those of
+the processor, on one thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from bench.cases import answer, show, verify
 from bench.memory import Probe, measure_all
 from bench.rows import Case, Comparison, cost, memory
 from bench.session import Session
-from bench.timing import BOTH, FORWARD, samples, timed
+from bench.timing import BOTH, FORWARD, processor_time, samples, timed
 from uotpool import UOTAssignment
 
 SETS, SAMPLES, CLUSTERS, VALUES, DIM = 32, 529, 64, 128, 768
 QUICK = (2, 9, 4, 8, 16)
+THREADS = 1
 OURS, PLAIN, BROADCAST = "UOTAssignment", "plain", "plain, broadcast"
 ALONE, WHOLE = "alone", "with its maps"
 NOTE = (
@@ -94,24 +95,23 @@ def measure(session: Session) -> list[Comparison]:
     sizes = {ALONE: (sets, count, clusters + values), WHOLE: (sets, count, dim)}
     about = f", {clusters} clusters of {values}, "
     rows: list[Comparison] = []
-    for threads in session.track(session.threads[:1], "assignment"):
-        torch.set_num_threads(threads)
-        for part, size in sizes.items():
-            X = samples(size)
-            options: dict[str, Any] = {"part": part, "clusters": clusters, "values": values}
-            heads = {name: head(size[2], name, **options) for name in (OURS, PLAIN, BROADCAST)}
-            verify(heads[OURS], answer(heads[PLAIN], X[:2]), X[:2])
-            for mode in (FORWARD, BOTH):
-                case = Case("assignment", show(size) + about + part, "sinkhorn", mode, threads)
-                seconds = session.measure({name: timed(pool, mode, X) for name, pool in heads.items()}, threads)
-                for other in (PLAIN, BROADCAST):
-                    rows.append(cost(case, OURS, other, seconds[OURS], seconds[other], None, NOTE))
-            if session.quick and part == WHOLE:  # each probe is a process
-                continue
-            names = (OURS, PLAIN) if session.quick else tuple(heads)
-            probes = [Probe(size, "bench.assignment:head", {"name": name, **options}, BOTH) for name in names]
-            used = dict(zip(names, measure_all(session, probes, threads), strict=True))
-            case = Case("assignment", show(size) + about + part, "sinkhorn", "memory", threads)
-            for other in names[1:]:
-                rows.append(memory(case, OURS, other, used[OURS], used[other], None, MEMORY_NOTE))
+    for part, size in session.track(list(sizes.items()), "assignment"):
+        X = samples(size)
+        options: dict[str, Any] = {"part": part, "clusters": clusters, "values": values}
+        heads = {name: head(size[2], name, **options) for name in (OURS, PLAIN, BROADCAST)}
+        verify(heads[OURS], answer(heads[PLAIN], X[:2]), X[:2])
+        for mode in (FORWARD, BOTH):
+            case = Case("assignment", show(size) + about + part, "sinkhorn", mode, THREADS)
+            calls = {name: timed(pool, mode, X) for name, pool in heads.items()}
+            seconds = processor_time(calls, session.repeats, session.min_sample)
+            for other in (PLAIN, BROADCAST):
+                rows.append(cost(case, OURS, other, seconds[OURS], seconds[other], None, NOTE))
+        if session.quick and part == WHOLE:  # each probe is a process
+            continue
+        names = (OURS, PLAIN) if session.quick else tuple(heads)
+        probes = [Probe(size, "bench.assignment:head", {"name": name, **options}, BOTH) for name in names]
+        used = dict(zip(names, measure_all(session, probes, THREADS), strict=True))
+        case = Case("assignment", show(size) + about + part, "sinkhorn", "memory", THREADS)
+        for other in names[1:]:
+            rows.append(memory(case, OURS, other, used[OURS], used[other], None, MEMORY_NOTE))
     return rows

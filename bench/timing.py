@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -47,6 +47,28 @@ def interleaved(
             if after_each is not None:
                 after_each()
     torch.set_num_threads(threads)
+    return best
+
+
+def processor_time(calls: Mapping[Key, Call], repeats: int, min_sample: float) -> dict[Key, float]:
+    """Return the least seconds of the processor for each call on one thread, of samples taken in turns.
+
+    Long calls share their time with whatever else runs, which this does not count.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    best, loops = dict.fromkeys(calls, math.inf), dict.fromkeys(calls, 1)
+    for repeat in range(repeats + 1):  # the first one warms up, and tells how many calls make a sample
+        for name, call in calls.items():
+            start = process_time()
+            for _ in range(loops[name]):
+                call()
+            seconds = (process_time() - start) / loops[name]
+            if repeat:
+                best[name] = min(best[name], seconds)
+            else:
+                loops[name] = max(1, math.ceil(min_sample / max(seconds, 1e-6)))
+    torch.set_num_threads(before)
     return best
 
 

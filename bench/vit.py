@@ -9,8 +9,6 @@ processor, on one thread, as a call takes a second and a busy machine would be m
 from __future__ import annotations
 
 import copy
-import math
-from time import process_time
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from transformers.models.siglip.modeling_siglip import SiglipMultiheadAttentionP
 
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
-from bench.timing import Call
+from bench.timing import Call, processor_time
 from uotpool import replace_global_pool
 from uotpool.nn.tokens import TokenPool
 
@@ -69,30 +67,11 @@ def measure(session: Session) -> list[Comparison]:
         for mode, make in ((FORWARD, _forward), (STEP, _step)):
             for prefix, modules, inputs in (("", nets, x), (POOL, pools, tokens)):
                 calls = {name: make(module, inputs) for name, module in modules.items()}
-                seconds = _processor_time(calls, session.repeats, session.min_sample)
+                seconds = processor_time(calls, session.repeats, session.min_sample)
                 for name in (UOT, MAP):
                     case = Case("vit", label, name, prefix + mode, threads)
                     rows.append(cost(case, name, MEAN, seconds[name], seconds[MEAN], None, note))
     return rows
-
-
-def _processor_time(calls: dict[str, Call], repeats: int, min_sample: float) -> dict[str, float]:
-    """Return the least seconds of the processor for each call, of samples that are taken in turns."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    best, loops = dict.fromkeys(calls, math.inf), dict.fromkeys(calls, 1)
-    for repeat in range(repeats + 1):  # the first one warms up, and tells how many calls make a sample
-        for name, call in calls.items():
-            start = process_time()
-            for _ in range(loops[name]):
-                call()
-            seconds = (process_time() - start) / loops[name]
-            if repeat:
-                best[name] = min(best[name], seconds)
-            else:
-                loops[name] = max(1, math.ceil(min_sample / max(seconds, 1e-6)))
-    torch.set_num_threads(before)
-    return best
 
 
 def _out(module: nn.Module, x: Tensor) -> Tensor:

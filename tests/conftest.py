@@ -15,6 +15,7 @@ LONGEST = (
     "experiments/tests/runs/test_executors.py",
     "experiments/tests/runs/test_sweep.py",
     "tests/test_bench.py",
+    "tests/test_docs_site.py",
     "tests/test_runtime.py",
     "experiments/tests/test_hostile.py",
     "tests/zoo/test_contract.py",
@@ -41,7 +42,6 @@ LONGEST = (
     "tests/kernels/test_stability.py",
     "tests/kernels/test_isa.py",
     "tests/test_fuzz.py",
-    "tests/test_docs_site.py",
 )
 
 

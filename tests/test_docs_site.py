@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+import uotpool
 from tests.site import build
+from uotpool import zoo
 
-pytest.importorskip("mkdocs")
-pytest.importorskip("mkdocstrings")
-pytest.importorskip("latex2mathml")
+pytest.importorskip("sphinx")
+pytest.importorskip("myst_parser")
+pytest.importorskip("furo")
 
 ROOT = Path(__file__).parent.parent
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
+# Of these the pages only say what they are like.
+IN_WORDS = {"uotpool.CLASSIC"}
+IN_WORDS |= {f"uotpool.{kind}UOTPool{axes}d" for kind in ("", "Adaptive") for axes in (1, 3)}
 ELSEWHERE = re.compile(r"(\w+:)?//")
 
 
@@ -51,31 +57,55 @@ def test_no_page_loads_anything_from_elsewhere(site):
     assert len(pages) > 60
     for page in pages:
         loaded = read(page).found
-        assert any(address.endswith(".css") for address in loaded)
+        assert any(".css" in address for address in loaded) or page == site / "index.html"
         assert not [address for address in loaded if ELSEWHERE.match(address)], page
         for address in loaded:
-            path = address.partition("?")[0]
-            assert page.name == "404.html" or (page.parent / path).exists(), (page, address)
+            path = re.split(r"[?#]", address)[0]
+            assert (page.parent / path).exists(), (page, address)
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import )[\"']?(\w+:)?//", sheet.read_text()), sheet
 
 
 def test_every_page_of_the_repository_is_there(site):
-    for source in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("*.md"), ROOT / "CHANGELOG.md"]:
-        name = source.relative_to(ROOT).as_posix().removeprefix("docs/")
-        page = site / re.sub(r"\.md$", ".html", re.sub(r"(^|/)README\.md$", r"\1index.md", name))
-        assert page.exists(), name
-    assert (site / "search" / "search_index.json").stat().st_size > 100_000
+    folders = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("*.md")]
+    for source in [*folders, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]:
+        name = source.relative_to(ROOT)
+        page = site / name.with_suffix(".html")
+        assert page.exists() or name.is_relative_to("docs/site"), name
+    assert 'url=docs/index.html"' in (site / "index.html").read_text()
+
+
+def test_the_search_index_has_every_page(site):
+    """It is a script, so that a browser loads it from a file too."""
+    start, _, found = (site / "searchindex.js").read_text().partition("(")
+    index = json.loads(found.removesuffix(")"))
+    assert start == "Search.setIndex"
+    pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
+    assert set(index["docnames"]) == pages - {"index", "genindex", "search"}
+    assert len(index["terms"]) > 1500
+    assert {"transport", "plan", "kernel"} <= index["terms"].keys()
+
+
+def test_every_page_says_its_version_and_leads_to_the_others(site):
+    for page in (site / name for name in ("docs/index.html", "docs/api/zoo.html", "results/mil/fair.html")):
+        words = " ".join(read(page).text)
+        assert f"uotpool {uotpool.__version__}" in words, page
+        for group in ("Quick start", "Use it in", "Guide", "Background", "Experiments", "API", "Project"):
+            assert group in words, (page, group)
 
 
 def test_docstrings_are_drawn(site):
-    pages = {path.stem: path.read_text() for path in (site / "api").glob("*.html")}
+    pages = {path.stem: path.read_text() for path in (site / "docs" / "api").glob("*.html")}
     assert set(pages) == {"functions", "images", "integrations", "layers", "zoo"}
     for name, html in pages.items():
         assert "math::" not in html
         assert ":math:" not in html
         assert "<math" in html or name in ("images", "integrations")
-    for public in ("uot_pool", "duality_gap", "suggest_rho"):
-        assert f'id="uotpool.{public}"' in pages["functions"]
-    for kind in ("GNP", "OTK", "SAGPool", "Covariance"):
-        assert f'.{kind}"' in pages["zoo"]
+        assert "system-message" not in html
+        assert "problematic" not in html
+    drawn = set(re.findall(r'id="(uotpool\.[\w.]+)"', "".join(pages.values())))
+    named = {f"uotpool.{name}" for name in uotpool.__all__} - IN_WORDS
+    assert named <= drawn
+    built = {f"uotpool.{entry.where.replace(':', '.')}" for entry in zoo.ENTRIES.values()}
+    assert built - {"uotpool.nn.pooling.UOTPooling"} <= drawn
+    assert {"uotpool.pyg.UOTAggregation", "uotpool.integrations.torchmil.UOTMIL"} <= drawn

@@ -161,12 +161,82 @@ class Squeeze(nn.Module):
         return x * self.fc(self.pool(x)).sigmoid()
 
 
-def test_of_several_one_has_to_be_named():
-    with pytest.raises(ValueError, match=r"avgpool .*layer1\.squeeze\.pool .*name="):
-        replace_global_pool(squeeze())
-    net = replace_global_pool(squeeze(), name="avgpool")
+class TwoHeads(Torchvision):
+    """Each of its two outputs has a global average pool of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x):
+        x = self.layer1(self.conv1(x))
+        return self.fc(self.avgpool(x).flatten(1)), self.fc(self.second(x.square()).flatten(1))
+
+
+def test_the_last_pool_is_told_from_those_of_gates():
+    """By values: a gate's pool decides no output alone."""
+    net, said = squeeze(), []
+    expected = logits(net, picture())
+    replace_global_pool(net, start="mean", report=said.append)
     assert isinstance(net.avgpool, AdaptiveUOTPool2d)
     assert isinstance(net.layer1.squeeze.pool, nn.AdaptiveAvgPool2d)
+    assert len(said) == 1
+    torch.testing.assert_close(logits(net, picture()), expected, rtol=0, atol=tol.F32)
+    net = replace_global_pool(squeeze(), name="layer1.squeeze.pool")
+    assert isinstance(net.layer1.squeeze.pool, AdaptiveUOTPool2d)
+    assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
+
+
+class Gated(nn.Module):
+    """A gate that is a layer, and a last pool that is code or nothing that is known."""
+
+    def __init__(self, pool=lambda x: x.mean((2, 3)), last=True):
+        super().__init__()
+        self.conv, self.squeeze = nn.Conv2d(3, 8, 3, 2), nn.AdaptiveAvgPool2d(1)
+        self.gate, self.conv2 = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, 2) if last else nn.Identity()
+        self.pool, self.head = pool, nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return self.head(self.pool(self.conv2(x * self.gate(self.squeeze(x)).sigmoid())))
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_gate_is_not_taken_for_the_pool(last):
+    net, said = Gated(last=last), []
+    expected = logits(net, picture())
+    replace_global_pool(net, start="mean", report=said.append)
+    assert isinstance(net.squeeze, nn.AdaptiveAvgPool2d)
+    assert said[0].startswith("after conv2: the mean of tokens")
+    torch.testing.assert_close(logits(net, picture()), expected, rtol=0, atol=tol.F32)
+    with torch.no_grad():
+        net.conv2.uotpool.pool.raw_scale.fill_(3.0)
+    assert not torch.equal(logits(net, picture()), expected)
+    with pytest.raises(
+        ValueError, match=r"got squeeze \(Adaptive.*decides no output alone.*name=\.\.\. swaps it"
+    ):
+        replace_global_pool(Gated(lambda x: x.amax((2, 3)), last))
+    assert isinstance(replace_global_pool(Gated(), name="squeeze").squeeze, AdaptiveUOTPool2d)
+
+
+def test_of_several_last_pools_one_has_to_be_named():
+    with pytest.raises(ValueError, match=r"got avgpool .*second .*say which by name="):
+        replace_global_pool(TwoHeads())
+    net = replace_global_pool(TwoHeads(), name="second")
+    assert isinstance(net.second, AdaptiveUOTPool2d)
+    assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
+    in_series = conv(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1), nn.AdaptiveAvgPool2d(1))
+    assert [type(m) for m in replace_global_pool(in_series)][1::2] == [AdaptiveUOTPool2d, nn.AdaptiveAvgPool2d]
+
+
+class ByKeyword(Torchvision):
+    def forward(self, x):
+        return self.fc(self.avgpool(input=self.layer1(self.conv1(x))).flatten(1))
+
+
+def test_a_pool_that_is_called_by_keyword():
+    with pytest.raises(ValueError, match="model: expected a pool that gets its input by position"):
+        replace_global_pool(ByKeyword())
 
 
 def test_local_pools_keep_their_geometry():
@@ -287,7 +357,7 @@ def test_errors(call, message):
 
 
 def test_a_failure_changes_nothing():
-    net = squeeze().train()
+    net = TwoHeads().train()
     with pytest.raises(ValueError, match="name="):
         replace_global_pool(net)
     with pytest.raises(ValueError, match="example"):
@@ -306,15 +376,54 @@ def test_a_failure_changes_nothing():
 
 def test_a_second_swap_says_that_it_is_one():
     net = replace_local_pools(replace_global_pool(Torchvision()))
-    swapped = (
-        r"got a model whose pools were swapped already: maxpool \(UOTPool2d\), avgpool \(AdaptiveUOTPool2d\)$"
-    )
+    layers = r"swapped already: maxpool \(UOTPool2d\), avgpool \(AdaptiveUOTPool2d\)"
+    with pytest.raises(ValueError, match=rf"global pool was not swapped, got .*{layers}; build it anew"):
+        replace_global_pool(net)
+    with pytest.raises(ValueError, match=rf"got a model whose pools were {layers}$"):
+        replace_local_pools(net)
+    net = replace_global_pool(squeeze(), name="avgpool")
+    with pytest.raises(
+        ValueError, match=r"already: avgpool .*name=\.\.\. swaps another one of layer1\.squeeze\.pool"
+    ):
+        replace_global_pool(net)
+    replace_global_pool(net, name="layer1.squeeze.pool")
+    assert [type(m) for m in (net.avgpool, net.layer1.squeeze.pool)] == [AdaptiveUOTPool2d] * 2
+    assert isinstance(replace_global_pool(replace_local_pools(Torchvision())).avgpool, AdaptiveUOTPool2d)
+
+
+@pytest.mark.parametrize(
+    "option", [{"skip": 3}, {"lead": None}, {"dim": 8}, {"kernel_size": 2}, {"alpha_0": 1.0}]
+)
+def test_options_that_are_none_of_the_pooling(option):
+    (name,) = option
+    message = rf"^uot: expected options of UOTPooling, one of solver, K, .*, got '{name}'"
     for swap in (replace_global_pool, replace_local_pools):
-        with pytest.raises(ValueError, match=swapped):
-            swap(net)
-    once = replace_global_pool(Torchvision())
-    with pytest.raises(ValueError, match=r"already: avgpool .*besides, it has maxpool \(MaxPool2d"):
-        replace_global_pool(once)
+        with pytest.raises(ValueError, match=message):
+            swap(Torchvision(), **option)
+    with pytest.raises(ValueError, match=message):
+        restore_pools(Torchvision(), [GOOD], **option)
+
+
+def compiled_in_place():
+    net = Torchvision()
+    net.layer1.compile(backend="eager")
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: torch.compile(Torchvision(), backend="eager"), "that is"),
+        (compiled_in_place, "whose 'layer1' is"),
+    ],
+)
+def test_a_compiled_network_is_refused(make, where):
+    """Its program would go on without the new layers."""
+    for swap in (replace_global_pool, replace_local_pools, lambda net: restore_pools(net, [GOOD])):
+        with pytest.raises(
+            ValueError, match=rf"^model: .*not compiled yet.*{where} compiled: swap before compiling"
+        ):
+            swap(make())
 
 
 # --- saved and loaded
@@ -378,14 +487,36 @@ def test_numbers_of_numpy_are_recorded_as_plain_ones():
     restore_pools(Torchvision(), model.uotpool_swaps)
 
 
+class First(nn.Module):
+    """Somebody's own prior."""
+
+    def forward(self, x):
+        return x[..., :1]
+
+
 def test_a_module_among_the_options_is_asked_for():
-    model = replace_global_pool(Torchvision(), q0=SamplePrior(16))
+    model = replace_global_pool(Torchvision(), q0=First())
     json.dumps(model.uotpool_swaps)
     with pytest.raises(ValueError, match=r"^uot: expected q0=\.\.\., a module.*'avgpool', got none"):
         restore_pools(Torchvision(), model.uotpool_swaps)
-    other = restore_pools(Torchvision(), model.uotpool_swaps, q0=SamplePrior(16))
+    other = restore_pools(Torchvision(), model.uotpool_swaps, q0=First())
     other.load_state_dict(model.state_dict())
     assert torch.equal(logits(other, picture()), logits(model, picture()))
+
+
+def test_a_record_has_every_option():
+    """So that a saved swap stays what it is if a default changes, as it did after 0.1."""
+    model = replace_local_pools(replace_global_pool(Torchvision(), q0=SamplePrior(16), alpha0=0.5), K=2)
+    for entry in model.uotpool_swaps:
+        layer = model.get_submodule(entry["name"])
+        config = layer.pool.get_config()
+        assert {option: entry["options"][option] for option in config} == config
+        assert entry["not_recorded"] == []
+    assert model.uotpool_swaps[0]["options"]["q0"] == "learned"  # our own prior is data
+    assert model.uotpool_swaps[1]["options"]["kernel_size"] == [3, 3]
+    old = [GOOD | {"options": {"dim": 16, "solver": "badmm-e"}}]  # as swaps were recorded before
+    layer = restore_pools(Torchvision(), old).avgpool
+    assert (layer.pool.options.solver.name, layer.pool.K) == ("badmm-e", 4)
 
 
 GOOD = {"name": "avgpool", "layer": "AdaptiveUOTPool2d", "options": {"dim": 16}, "not_recorded": []}

@@ -46,8 +46,8 @@ def uot_plan(
     r"""Compute the transport plan of each set.
 
     .. math::
-        \min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
-        + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
+        \min_{P \ge 0,\ \sum P = 1}\ & -\langle X, P\rangle + \alpha_0 R(P) \\
+        & + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
     with R entropic, sum P (log P - 1), for the solvers "sinkhorn" and "badmm-e", and quadratic, sum
     P^2, for "badmm-q".
@@ -86,6 +86,13 @@ def uot_plan(
 
     Returns:
         P in the layout and dtype of X, mass 1 in each set (exact formulation), 0 at absent samples.
+
+    Example:
+        >>> X = torch.tensor([[[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]]])  # three samples
+        >>> uot_plan(X, alpha0=1.0, alpha1=1.0, alpha2=1.0)
+        tensor([[[0.0326, 0.0920],
+                 [0.1473, 0.0563],
+                 [0.3296, 0.3423]]])
     """
     options = backends.solver_options(solver, K, formulation, tol, max_iter, impl)
     problem = _problem(
@@ -131,6 +138,13 @@ def uot_pool(
 
     Returns:
         (B, D) in the dtype of X; zeros for an empty set.
+
+    Example:
+        >>> X = torch.tensor([[[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]]])  # three samples
+        >>> uot_pool(X, alpha0=1e6, alpha1=1e6, alpha2=1e6).round(decimals=3)  # the mean
+        tensor([[2., 2.]])
+        >>> uot_pool(X, alpha0=0.01, alpha1=10.0, alpha2=0.0).round(decimals=3)  # the maximum
+        tensor([[4., 4.]])
     """
     options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
     problem = _problem(
@@ -178,9 +192,10 @@ def duality_gap(
     With :math:`Y = X - \alpha_1 \log(\sum_n P / p_0) - \alpha_2 \log(\sum_d P / q_0)`,
 
     .. math::
-        \text{entropic: } \alpha_0 KL(P \,|\, Q),\ Q = \text{softmax}(Y / \alpha_0) \qquad
-        \text{quadratic: } \alpha_0 \sum (P - Q)^2 + 2 (P - Q)(Q - Y / 2\alpha_0),\
-        Q = \text{proj}_\Delta(Y / 2\alpha_0)
+        \text{entropic: } & \alpha_0 KL(P \,|\, Q), \\
+        & Q = \text{softmax}(Y / \alpha_0) \\
+        \text{quadratic: } & \alpha_0 \sum (P - Q)^2 + 2 (P - Q)(Q - Y / 2\alpha_0), \\
+        & Q = \text{proj}_\Delta(Y / 2\alpha_0)
 
     Both are >= 0, and 0 exactly at the optimum. A marginal of zero under a positive prior gives
     infinity. That includes a float32 plan whose rows underflow, though its logarithm may be
@@ -194,6 +209,14 @@ def duality_gap(
 
     Returns:
         (B,), in float64, as it measures small differences; 0 for an empty set.
+
+    Example:
+        >>> X = torch.tensor([[[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]]])
+        >>> uniform = torch.full_like(X, 1 / 6)
+        >>> duality_gap(X, uniform, 1.0, 1.0, 1.0)
+        tensor([1.0206], dtype=torch.float64)
+        >>> duality_gap(X, uot_plan(X, 1.0, 1.0, 1.0, K="converged"), 1.0, 1.0, 1.0) < 1e-6
+        tensor([True])
     """
     layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
     problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, p0, q0, scale, **layout)
@@ -226,6 +249,13 @@ def objective(
 
     Returns:
         (B,), float64. 0 for an empty set.
+
+    Example:
+        >>> X = torch.tensor([[[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]]])
+        >>> objective(X, uot_plan(X, 1.0, 1.0, 1.0, K="converged"), 1.0, 1.0, 1.0)
+        tensor([-5.3901], dtype=torch.float64)
+        >>> objective(X, torch.full_like(X, 1 / 6), 1.0, 1.0, 1.0)
+        tensor([-4.7918], dtype=torch.float64)
     """
     layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
     problem, P = _with_plan(X, P, (alpha0, alpha1, alpha2), regularizer, p0, q0, scale, **layout)
@@ -262,7 +292,16 @@ def _with_plan(
 
 
 class PlanStats(NamedTuple):
-    """What a plan does, one value per set; see `plan_stats`."""
+    """What a plan does, one value per set in float64, 0 for an empty set; `plan_stats` makes it.
+
+    Attributes:
+        mass: sum of P.
+        feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
+        sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
+        divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log
+            N is max pooling (one sample per feature). Features that are constant in a set count
+            too, though their weights change nothing.
+    """
 
     mass: Tensor
     feature_deviation: Tensor
@@ -287,13 +326,13 @@ def plan_stats(
         p0, q0, index, ptr, dim_size, mask: as in `uot_plan`.
 
     Returns:
-        `PlanStats` of float64 tensors (B,), zeros for an empty set:
-        mass: sum of P.
-        feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
-        sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
-        divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log
-            N is max pooling (one sample per feature). Features that are constant in a set count
-            too, though their weights change nothing.
+        Its mass, the deviations of its marginals from the priors, and its divergence from mean
+        pooling, as `PlanStats` of tensors (B,).
+
+    Example:
+        >>> X = torch.tensor([[[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]]])
+        >>> plan_stats(uot_plan(X, 0.01, 10.0, 0.0)).divergence  # log 3: max pooling
+        tensor([1.0986], dtype=torch.float64)
     """
     P, sets = as_sets(P, index, ptr, dim_size, mask, torch.float64, name="P")
     if checks.values_checked(P):
@@ -327,6 +366,10 @@ def suggest_rho(solver: str, alpha0: float, alpha1: float, alpha2: float, *, spr
         alpha0, alpha1, alpha2: the weights, a number or a tensor of one.
         spread: standard deviation of the entries of X. With a larger rho the plan moves by less
             than X / rho per step and stays near the priors; with a much smaller one it overshoots.
+
+    Example:
+        >>> suggest_rho("badmm-e", alpha0=1.0, alpha1=0.7, alpha2=0.7)
+        0.7
     """
     checks.one_of("solver", solver, tuple(name for name, known in SOLVERS.items() if known.needs_rho))
     numbers = (float(x.detach()) if isinstance(x, Tensor) else x for x in (alpha0, alpha1, alpha2, spread))

@@ -11,14 +11,15 @@ import pytest
 
 from tests.site import build
 
-pytest.importorskip("mkdocs")
-pytest.importorskip("mkdocstrings")
+pytest.importorskip("sphinx")
+pytest.importorskip("furo")
 
-PAGES = (
+DOCS = (
     *("index", "start/sets", "start/graphs", "start/images", "choosing", "errors", "poolings", "experiments"),
     *("published-algorithms", "mathematics", "kernels", "api/functions", "api/layers", "api/zoo", "explorer"),
-    *("results/mil/index", "results/graph/paper"),
+    *("results", "install", "api/images", "api/integrations"),
 )
+PAGES = (*(f"docs/{name}" for name in DOCS), "results/mil/README", "results/graph/paper", "CHANGELOG")
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -50,13 +51,14 @@ def test_pages_fit_and_load_nothing_from_elsewhere(address, watched):
 
 def test_formulas_are_drawn(address, watched):
     page = watched.page
-    page.goto(f"{address}/api/layers.html")
-    formula = page.locator(".formula math").first
+    page.goto(f"{address}/docs/api/layers.html")
+    formula = page.locator("div.formula math").first
     box = formula.bounding_box()
     assert box["height"] > 20
     assert box["width"] > 50
 
 
+BLOCKS = ".highlight-text pre, .highlight-none pre"
 FORMULAS = ("mathematics", "settings", "notation")
 
 
@@ -64,8 +66,8 @@ FORMULAS = ("mathematics", "settings", "notation")
 def test_a_formula_keeps_its_lines(address, watched, name):
     """It scrolls where the screen is narrow, and needs not on a desktop."""
     page = watched.page
-    page.goto(f"{address}/{name}.html")
-    blocks = page.locator(".language-text code").evaluate_all(
+    page.goto(f"{address}/docs/{name}.html")
+    blocks = page.locator(BLOCKS).evaluate_all(
         "all => all.map(e => [e.textContent, getComputedStyle(e).whiteSpace, e.scrollWidth - e.clientWidth])"
     )
     assert blocks
@@ -76,17 +78,45 @@ def test_a_formula_keeps_its_lines(address, watched, name):
 
 def test_messages_wrap(address, watched):
     page = watched.page
-    page.goto(f"{address}/errors.html")
-    found = page.locator(".language-text code").evaluate_all(
-        "all => all.map(e => getComputedStyle(e).whiteSpace)"
-    )
+    page.goto(f"{address}/docs/errors.html")
+    found = page.locator(BLOCKS).evaluate_all("all => all.map(e => getComputedStyle(e).whiteSpace)")
     assert set(found) == {"pre-wrap"}
 
 
 def test_search_finds_a_message(address, watched):
     page = watched.page
-    page.goto(f"{address}/index.html?q=duality+gap")
-    page.wait_for_selector(".md-search-result__item a", state="attached", timeout=20_000)
-    found = page.locator(".md-search-result__item a").evaluate_all("links => links.map(a => a.href)")
-    assert any("mathematics.html" in link or "api/functions.html" in link for link in found)
+    page.goto(f"{address}/index.html")
+    page.wait_for_url(f"{address}/docs/index.html")
+    page.goto(f"{address}/search.html?q=duality+gap")
+    links = page.locator("#search-results li a")
+    links.first.wait_for(timeout=20_000)
+    found = links.evaluate_all("links => links.map(a => a.href)")
+    assert any("docs/mathematics.html" in link or "docs/api/functions.html" in link for link in found)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert watched.errors == []
+
+
+def test_colours_follow_the_system_and_the_button(address, chromium):
+    def background():
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    context = chromium.new_context(color_scheme="dark", viewport={"width": 1400, "height": 900})
+    page = context.new_page()
+    page.goto(f"{address}/docs/index.html")
+    dark = background()
+    page.locator(".theme-toggle:visible").first.click()
+    assert background() != dark
+    context.close()
+
+
+def test_code_is_copied_without_prompts(address, chromium):
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{address}/docs/api/functions.html")
+    block = page.locator(".highlight:has(.gp)").first
+    block.hover()
+    block.locator("button.copybtn").click()
+    copied = page.wait_for_function("() => navigator.clipboard.readText()").json_value()
+    assert copied.startswith("X = torch.tensor(")
+    assert ">>>" not in copied
+    context.close()

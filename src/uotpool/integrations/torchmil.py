@@ -29,7 +29,7 @@ class UOTMIL(NotScriptable, MILModel):
 
     Args:
         in_shape: shape of an instance, for example `(1024,)` for features of an encoder.
-        feat_ext: module that turns instances (batch, bag, *in_shape) into features (batch, bag, D).
+        feat_ext: module that turns instances `(batch, bag, *in_shape)` into features (batch, bag, D).
             Default: none, the instances are features.
         criterion: loss of the logits and the labels of bags. Default: binary cross entropy.
         **uot: options of `UOTPooling`.
@@ -59,7 +59,7 @@ class UOTMIL(NotScriptable, MILModel):
         """Return the logit of each bag, (batch,).
 
         Args:
-            X: bags, (batch, bag, *in_shape).
+            X: bags, `(batch, bag, *in_shape)`.
             mask: 1 where an instance is present, (batch, bag). Default: all are.
             return_att: whether to return also the mass of the transport plan on each instance, (batch, bag),
                 which sums to 1 in a bag, without a graph.

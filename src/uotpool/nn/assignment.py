@@ -23,9 +23,9 @@ class UOTAssignment(WeightedPooling):
     r"""Assign samples to clusters by unbalanced optimal transport, and sum their values in each cluster.
 
     .. math::
-        V_m = \sum_n P_{nm} (v(x_n) - c_m), \quad
-        P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle [s(X), z], P\rangle + \alpha_0 R(P)
-        + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
+        V_m &= \sum_n P_{nm} (v(x_n) - c_m) \\
+        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle [s(X), z], P\rangle + \alpha_0 R(P) \\
+        &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
 
     The scores s(x), the values v(x) and the centres c are learned, and so is z, the score of a
     dustbin: a column of the plan that takes the mass of samples that belong nowhere and is left out
@@ -57,6 +57,14 @@ class UOTAssignment(WeightedPooling):
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L). Ragged sets are padded by their
         sizes, which `torch.compile(fullgraph=True)` cannot know; padded sets with a mask it can.
+
+    Example:
+        >>> pool = UOTAssignment(dim=64, clusters=16, value_dim=32)
+        >>> X = torch.rand(2, 100, 64)
+        >>> pool(X).shape
+        torch.Size([2, 512])
+        >>> pool.plan(X).shape  # the last column is the dustbin's
+        torch.Size([2, 100, 17])
 
     In parameters, `score` and `value` are the maps s and v (`score.0` and `score.2` their linear
     layers if `hidden` is given), `centres` is c, `dustbin` is z, and `token` the map of the token.

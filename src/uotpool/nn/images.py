@@ -33,7 +33,7 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
         self.pool = UOTPooling(dim, **uot)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool (B, C, *spatial) or (C, *spatial) to the output's spatial size, in the dtype of x."""
+        """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
@@ -41,7 +41,7 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
         return y if x is batch else y.squeeze(0)
 
     def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, (B, C, *output, *window), of mass 1 and 0 outside the input."""
+        """Return the plan of each window, `(B, C, *output, *window)`, of mass 1 and 0 outside the input."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
@@ -107,7 +107,7 @@ class _LocalPool(_WindowPool):
         return tuple(sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool (B, C, *spatial) or (C, *spatial) to the output's spatial size, in the dtype of x."""
+        """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
         batch = self._batch(x)
         y = self._fused(batch)
         if y is None:
@@ -167,7 +167,7 @@ class _AdaptivePool(_WindowPool):
         self.output_size = tuple(sizes)
 
     def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, (B, C, *output, *window), or in the shape of x where the
+        """Return the plan of each window, `(B, C, *output, *window)`, or in the shape of x where the
         output is 1.
         """
         P = super().plan(x)
@@ -191,7 +191,7 @@ class AdaptiveUOTPool2d(_AdaptivePool):
             begins as average pooling.
 
     Shape:
-        (B, C, H, W) or (C, H, W) -> (B, C, *output_size). Global pooling takes an input in
+        (B, C, H, W) or (C, H, W) -> `(B, C, *output_size)`. Global pooling takes an input in
         channels_last as it lies in memory, without a copy.
     """
 
@@ -212,6 +212,10 @@ class UOTPool2d(_LocalPool):
 
     Shape:
         (B, C, H, W) or (C, H, W) -> (B, C, H', W').
+
+    Example:
+        >>> UOTPool2d(dim=3, kernel_size=3, stride=2, padding=1)(torch.rand(1, 3, 8, 8)).shape
+        torch.Size([1, 3, 4, 4])
     """
 
     _axes = 2

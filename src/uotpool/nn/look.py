@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,10 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.images import AdaptiveUOTPool1d, AdaptiveUOTPool2d, AdaptiveUOTPool3d
+from uotpool.nn.last import last_pools
+from uotpool.nn.restore import check_network
+from uotpool.nn.sites import Site
+from uotpool.nn.tokens import first
 from uotpool.nn.watch import Watch, quiet
 
 _SIZE = 224  # of the picture that is sent through a network if none is given and it tells no other size
@@ -32,6 +36,7 @@ class Seen:
     name: str
     layer: nn.Module
     inputs: list[Tensor] = field(default_factory=list)  # same shape, device and dtype, but no values
+    by_keyword: bool = False  # whether it gets them by a keyword, which our layers do not know
     outputs: list[torch.Size] = field(default_factory=list)
 
     @property
@@ -42,6 +47,11 @@ class Seen:
     def axes(self) -> int:
         """The number of spatial dimensions."""
         return next((axes for kind, (axes, _) in _ADAPTIVE_AVERAGE.items() if isinstance(self.layer, kind)), 2)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether there is more than one position to pool."""
+        return any(x.shape[-self.axes :].numel() > 1 for x in self.inputs)
 
     @property
     def new(self) -> type[nn.Module]:
@@ -66,6 +76,11 @@ class Seen:
 
     def options(self, uot: dict[str, Any]) -> dict[str, Any]:
         """Return options for a new layer: the channels, device and dtype of the input of the pool."""
+        if self.by_keyword:
+            raise ValueError(
+                f"model: expected a pool that gets its input by position, as pool(x), but {self.name!r} gets "
+                "it by keyword"
+            )
         kinds = {(x.shape[-1 - self.axes], x.device, x.dtype) for x in self.inputs}
         if len(kinds) > 1:
             raise ValueError(
@@ -94,25 +109,40 @@ class Seen:
                 )
 
 
+Pool = Seen | Site
+
+
 @dataclass
 class Look:
     """What one run of a network shows."""
 
+    model: nn.Module
+    example: Any
     pools: dict[str, Seen]  # layers of torch that it uses, by name
     watch: Watch
-    run: Callable[[], Any]  # runs it again
+
+    def run(self) -> Any:
+        """Run the network again."""
+        return self.model(self.example)
+
+    def last(self, found: Mapping[str, Pool]) -> dict[str, Pool]:
+        """Return those pools that are the last ones of the network; one of a single position pools nothing."""
+        pools = {n: p for n, p in found.items() if not isinstance(p, Seen) or p.has_positions} or found
+        modules = {name: self.model.get_submodule(name) for name in pools}
+        with quiet(self.model):
+            names = last_pools(self.model, self.example, modules)
+        return {name: pools[name] for name in names}
 
 
 def look(model: nn.Module, example: Tensor | None) -> Look:
     """Run the network on an example; return what it shows of its pools."""
-    if not isinstance(model, nn.Module):
-        checks.fail("model", "a network (nn.Module)", model, TypeError)
+    check_network(model)
     if next(iter(model.parameters()), None) is None:
         checks.fail("model", "a network with parameters", model)
     picture = _picture(model) if example is None else example
     pools = {n: Seen(n, m) for n, m in model.named_modules() if _is_torchs(m)}
     watch = Watch(model)
-    handles = [s.layer.register_forward_hook(_recorder(s)) for s in pools.values()]
+    handles = [s.layer.register_forward_hook(_recorder(s), with_kwargs=True) for s in pools.values()]
     handles += watch.hooks()
     try:
         with quiet(model):
@@ -126,7 +156,7 @@ def look(model: nn.Module, example: Tensor | None) -> Look:
         for handle in handles:
             handle.remove()
     used = {name: seen for name, seen in pools.items() if seen.inputs}
-    return Look(used, watch, lambda: model(picture))
+    return Look(model, picture, used, watch)
 
 
 def _is_torchs(module: nn.Module) -> bool:
@@ -135,9 +165,11 @@ def _is_torchs(module: nn.Module) -> bool:
     return known is not None and type(module).forward is known.forward
 
 
-def _recorder(seen: Seen) -> Callable[[nn.Module, Any, Any], None]:
-    def record(_layer: nn.Module, inputs: Any, output: Any) -> None:
-        seen.inputs.append(inputs[0].new_empty(()).expand(inputs[0].shape))
+def _recorder(seen: Seen) -> Callable[..., None]:
+    def record(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        x = first(args, kwargs)
+        seen.by_keyword |= not args
+        seen.inputs.append(x.new_empty(()).expand(x.shape))
         seen.outputs.append((output[0] if isinstance(output, tuple) else output).shape)
 
     return record

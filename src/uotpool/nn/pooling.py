@@ -36,9 +36,9 @@ class UOTPooling(WeightedPooling):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
 
     .. math::
-        y_d = \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}}, \quad
-        P = \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P)
-        + \alpha_1 KL(\textstyle\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
+        y_d &= \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}} \\
+        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P) \\
+        &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
     By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
     a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
@@ -62,8 +62,7 @@ class UOTPooling(WeightedPooling):
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
-            learned one of that width, or a module that maps X to one logit per sample,
-            (..., D) -> (..., 1).
+            learned one of that width, or a module from X to a logit per sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
             numbers each. Default: softplus(0.1 randn) from torch's seed, as in the authors' code.
             With s the spread of the features,
@@ -81,6 +80,12 @@ class UOTPooling(WeightedPooling):
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
+
+    Example:
+        >>> UOTPooling(dim=64)(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        torch.Size([8, 64])
+        >>> UOTPooling(dim=64)(torch.rand(100, 64), torch.randint(8, (100,)), dim_size=8).shape
+        torch.Size([8, 64])
 
     M. Cheng, H. Xu, "Revisiting global pooling through the lens of optimal transport", 2022.
     """
@@ -283,13 +288,10 @@ class UOTPooling(WeightedPooling):
         """Tell whether the layer does more than mean pooling on this X, and with what weights, ready for JSON.
 
         Returns:
-            divergence: distance of the plans from uniform ones in nats, mean over the sets; see
-                `plan_stats`.
-            mass: mass of the plans, mean over the sets.
-            spread: standard deviation of the entries of X that are present.
-            scale: the least, the median and the largest of the scales, if there are any.
-            weights: the values in force, by name.
-            A number that is not finite is None.
+            By name, with None for a number that is not finite: `divergence`, the distance of the plans
+            from uniform ones in nats (see `plan_stats`), and their `mass`, both means over the sets;
+            `spread`, the standard deviation of the entries of X that are present; `scale`, the least,
+            the median and the largest of the scales, if there are any; `weights`, the values in force.
         """
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         there = rows if sets.present is None else rows[sets.present.squeeze(-1)]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
-from uotpool.nn.look import ADAPTIVE, FIXED, Seen, look, pair
-from uotpool.nn.restore import KINDS, New, put, remember
+from uotpool.nn.look import ADAPTIVE, FIXED, Look, Pool, Seen, look, pair
+from uotpool.nn.restore import KINDS, New, check_free, check_options, put, remember
 from uotpool.nn.sites import CLASS, OTHER, Site
 from uotpool.nn.tokens import TokenPool
 from uotpool.nn.watch import quiet
@@ -42,8 +42,9 @@ def replace_global_pool(
 
     Args:
         model: the network, which is changed in place.
-        name: name of the pool, where there are several (squeeze-and-excitation blocks have one
-            each), or of a module that makes a vector of tokens in a way of its own.
+        name: name of the pool, where several decide an output alone, as in a network of two heads; of
+            another pool, such as one in a squeeze-and-excitation block; or of a module that makes a
+            vector of tokens in a way of its own.
         example: input of the network, a batch of one. Default: noise (1, C, H, W), with the C of the
             first convolution, and the H and W that the network has as `img_size` or `image_size`,
             else 224.
@@ -61,12 +62,30 @@ def replace_global_pool(
         The model. Parameters of the new layer have the device and dtype of its input.
         `model.uotpool_swaps` records the swap as plain data, from which `restore_pools` makes the
         layers again.
+
+    Example:
+        >>> pool = nn.AdaptiveAvgPool2d(1)
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), pool, nn.Flatten(), nn.Linear(8, 2))
+        >>> x = torch.rand(1, 3, 32, 32)
+        >>> before = model(x)
+        >>> model = replace_global_pool(model, start="mean")
+        >>> type(model[1]).__name__
+        'AdaptiveUOTPool2d'
+        >>> torch.allclose(model(x), before, atol=1e-5)  # it begins where the network was
+        True
     """
     if tokens is not None:
         checks.one_of("tokens", tokens, ("patches", "all"))
+    check_options(uot)
     seen = look(model, example)
-    found: dict[str, Seen | Site] = {n: s for n, s in seen.pools.items() if s.is_global and s.is_average}
+    found: dict[str, Pool] = {n: s for n, s in seen.pools.items() if s.is_global and s.is_average}
     found |= seen.watch.layers(known=seen.pools)
+    if name not in found:
+        _refuse_second(model, found)
+    gates = found
+    if name is None:
+        found = seen.last(found)
+        gates = {gate: pool for gate, pool in gates.items() if gate not in found}
     if name is None and len(found) > 1:
         raise ValueError(f"model: expected one global average pool, got {_list(found)}; say which by name=...")
     pool = next(iter(found.values()), None) if name is None else found.get(name)
@@ -88,8 +107,10 @@ def replace_global_pool(
             f"name: expected one of the global average pools {sorted(found)}, or a module that makes a "
             f"vector of tokens, got {name!r}"
         )
-    accepted = "one global average pool, as a layer or of tokens"
-    raise ValueError(f"model: expected {accepted}, got {_others(model, seen.pools)}")
+    errors = seen.watch.errors
+    raise ValueError(
+        f"model: expected one global average pool, as a layer or of tokens, got {_others(seen, gates)}"
+    ) from (errors[-1] if errors else None)
 
 
 def replace_local_pools(
@@ -114,6 +135,7 @@ def replace_local_pools(
     """
     if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
         checks.fail("names", "a list of names of layers", names, TypeError)
+    check_options(uot)
     seen = {n: s for n, s in look(model, example).pools.items() if s.axes == 2}
     found = {n: s for n, s in seen.items() if not s.is_global}
     for name in names or ():
@@ -124,7 +146,7 @@ def replace_local_pools(
     if not found:
         raise ValueError(
             "model: expected at least one max or average pool as a layer that is not global, got "
-            f"{_others(model, seen)}"
+            f"{_swapped(model) or _list(seen)}"
         )
     return _swap(model, {n: _local(s, uot) for n, s in found.items()}, report)
 
@@ -166,17 +188,21 @@ def _local(seen: Seen, uot: dict[str, Any]) -> New:
 
 
 def _swap(model: nn.Module, new: dict[str, New], report: Report | None) -> nn.Module:
+    """Swap all layers or none: what may fail comes before the first one is put into its place."""
     say = report or _log.info
-    layers = {where: made.kind(**made.options) for where, made in new.items()}  # all or none
-    remember(model, new)
-    for where, layer in layers.items():
-        made, modules = new[where], dict(model.named_modules(remove_duplicate=False))
+    modules = dict(model.named_modules(remove_duplicate=False))
+    layers = {}
+    for where, made in new.items():
+        check_free(modules, where, made.place)
         old = modules.get(where)
-        layer.train(model.training if old is None else old.training)
-        model = put(model, where, layer, made.place)
-        at = where or "the model itself"
+        layers[where] = made.kind(**made.options).train((model if old is None else old).training)
+    for where, layer in layers.items():
+        put(model, where, layer, new[where].place)
+    remember(model, new, layers)
+    for where, layer in layers.items():
+        at, made = where or "the model itself", new[where]
         place = {"in": at, "output": f"pooled output of {at}"}.get(made.place, f"{made.place} {at}")
-        say(f"{place}: {_old(old, made)} -> {type(layer).__name__}({_inside(layer)})")
+        say(f"{place}: {_old(modules.get(where), made)} -> {type(layer).__name__}({_inside(layer)})")
     return model
 
 
@@ -192,22 +218,41 @@ def _inside(layer: nn.Module) -> str:
     return "; ".join(part for part in (pool.extra_repr(), layer.extra_repr()) if part)
 
 
-def _others(model: nn.Module, seen: Mapping[str, Seen]) -> str:
+def _refuse_second(model: nn.Module, found: Mapping[str, Pool]) -> None:
+    """Refuse a network that has a global pool of ours, as another one beside it would pool one token."""
+    one = ((1,), (1, 1), (1, 1, 1))
+    layers = _ours(model).values()
+    if any(isinstance(layer, TokenPool) or getattr(layer, "output_size", None) in one for layer in layers):
+        rest = f"; name=... swaps another one of {_list(found)}" if found else ""
+        raise ValueError(
+            f"model: expected a network whose global pool was not swapped, got {_swapped(model)}; build it "
+            f"anew to swap it with other options{rest}"
+        )
+
+
+def _ours(model: nn.Module) -> dict[str, nn.Module]:
+    return {n: m for n, m in model.named_modules() if isinstance(m, tuple(KINDS.values()))}
+
+
+def _swapped(model: nn.Module) -> str:
+    names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in _ours(model).items())
+    return f"a model whose pools were swapped already: {names}" if names else ""
+
+
+def _others(seen: Look, gates: Mapping[str, Pool]) -> str:
     """Say what the network has instead of the pool that was looked for, and what can be done."""
-    ours = {n: m for n, m in model.named_modules() if isinstance(m, tuple(KINDS.values()))}
-    if ours:
-        names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in ours.items())
-        rest = f"; besides, it has {_list(seen)}" if seen else ""
-        return f"a model whose pools were swapped already: {names}{rest}"
-    if seen:
-        return _list(seen)
+    if gates:
+        return f"{_list(gates)}, which decides no output alone, as the pool of a gate; name=... swaps it anyway"
+    if seen.pools:
+        return _list(seen.pools)
+    makes = "is neither their mean nor the class token" if seen.watch.sees_pooling else "could not be seen"
     return (
-        "a network without one: it has no pooling layer, and what it makes of its tokens is neither their mean "
-        "nor the class token; name=... names a module that pools in a way of its own, and a UOTPooling in a "
-        "head of your own pools tokens or positions of any network"
+        f"a network without one: it has no pooling layer, and what it makes of its tokens {makes}; name=... "
+        "names a module that pools in a way of its own, and a UOTPooling in a head of your own pools tokens or "
+        "positions of any network"
     )
 
 
-def _list(seen: Mapping[str, Seen | Site]) -> str:
+def _list(seen: Mapping[str, Pool]) -> str:
     shown = {n: repr(s.layer) if isinstance(s, Seen) else s.what for n, s in seen.items()}
     return ", ".join(f"{name} ({shown[name]})" for name in sorted(shown)) or "no pooling layers"

@@ -8,6 +8,7 @@ JSON and `torch.load(weights_only=True)`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,16 +17,16 @@ import torch
 from torch import nn
 
 from uotpool import checks
-from uotpool.nn.config import plain
+from uotpool.nn.config import MODULE, PLACES, plain
 from uotpool.nn.images import AdaptiveUOTPool1d, AdaptiveUOTPool2d, AdaptiveUOTPool3d, UOTPool2d
+from uotpool.nn.pooling import UOTPooling
 from uotpool.nn.sites import ATTN_POOL
-from uotpool.nn.tokens import TokenPool
+from uotpool.nn.tokens import OWN, TokenPool, put_beside
 
 RECORD = "uotpool_swaps"  # attribute of a network, and of its config where it is one of transformers
 _LAYERS = (AdaptiveUOTPool2d, UOTPool2d, AdaptiveUOTPool1d, AdaptiveUOTPool3d, TokenPool)
 KINDS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in _LAYERS}
 HOOKED = ("before", "after", "output")  # places of a `TokenPool` that takes the place of code, not of a layer
-OWN = "uotpool"  # name of that layer in the module beside which it works
 _NOT_DATA, _PLACE = "not_recorded", "place"
 _ENTRY = {"name", "layer", "options", _NOT_DATA}
 Model = TypeVar("Model", bound=nn.Module)
@@ -49,14 +50,15 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
             changed in place. Pools that are swapped already stay.
         record: the `model.uotpool_swaps` after the swap. Default: the record of `model` itself or
             of its `config`, which `save_pretrained` of transformers keeps.
-        **uot: options that a record cannot hold, for all layers: a module as `p0` or `q0`.
+        **uot: options of `UOTPooling` in place of recorded ones, for all layers, or that a record
+            cannot hold: a module of your own as `p0` or `q0`.
 
     Returns:
         The model. New layers have random weights, and the device and dtype of the model's first
         parameter.
     """
-    if not isinstance(model, nn.Module):
-        checks.fail("model", "a network (nn.Module)", model, TypeError)
+    check_network(model)
+    check_options(uot)
     entries = _validated(_recorded(model) if record is None else record)
     modules = dict(model.named_modules(remove_duplicate=False))
     like = next(iter(model.parameters()), torch.empty(0))
@@ -70,12 +72,18 @@ def restore_pools(model: Model, record: Sequence[Mapping[str, Any]] | None = Non
             known = known or _is_free(modules, name)
         if not known:
             raise ValueError(f"record: expected names of layers of the model, got {name!r}")
+        if place == "output" and type(modules[name]).__module__.startswith("torch.nn."):
+            raise ValueError(
+                "record: place: expected 'output' at a model of transformers, which returns a pooled output "
+                f"beside its hidden state, got it at {name!r}, {checks.describe(modules[name])}"
+            )
         lost = [option for option in entry[_NOT_DATA] if option not in uot]
         if lost:
             raise ValueError(
                 f"uot: expected {lost[0]}=..., a module, which no record can hold, for {name!r}, got none"
             )
         if not isinstance(there, kind):
+            check_free(modules, name, place)
             layer = kind(**{"device": like.device, "dtype": like.dtype} | entry["options"] | uot)
             new[name] = layer.train(model.training if there is None else there.training)
     places = {entry["name"]: entry.get(_PLACE, "in") for entry in entries}
@@ -116,43 +124,71 @@ def load_swapped(cls: type[Model], folder: Any, **options: Any) -> Model:
     return model
 
 
-def remember(model: nn.Module, new: Mapping[str, New]) -> None:
-    """Add layers, given by name, to the record of a network."""
+def check_network(model: Any) -> None:
+    """Refuse what is no network, and one that is compiled, whose program would go on without the new layers."""
+    if not isinstance(model, nn.Module):
+        checks.fail("model", "a network (nn.Module)", model, TypeError)
+    for name, module in model.named_modules():
+        # What torch.compile returns holds the network as `_orig_mod`; `module.compile()` leaves the other mark.
+        if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
+            at = f"whose {name!r} is compiled" if name else "that is compiled"
+            raise ValueError(
+                "model: expected a network that is not compiled yet, as a compiled program does not see new "
+                f"layers, got one {at}: swap before compiling"
+            )
+
+
+def check_options(uot: Mapping[str, Any]) -> None:
+    """Refuse options that are none of the pooling's: the network decides the shapes of the layers."""
+    known = [option for option in inspect.signature(UOTPooling).parameters if option != "dim"]
+    for option in uot:
+        if option not in known:
+            raise ValueError(f"uot: expected options of UOTPooling, one of {', '.join(known)}, got {option!r}")
+
+
+def check_free(modules: Mapping[str, nn.Module], name: str, place: str) -> None:
+    """Refuse a place beside a module that has something else under the name of our layer."""
+    if place in HOOKED and hasattr(modules[name], OWN):
+        raise ValueError(
+            f"model: expected {name!r} without an attribute {OWN!r}, the name of the new layer there, got "
+            f"{checks.describe(getattr(modules[name], OWN))}: give it another name"
+        )
+
+
+def remember(model: nn.Module, new: Mapping[str, New], layers: Mapping[str, nn.Module]) -> None:
+    """Add layers, given by name, to the record of a network.
+
+    Every option is recorded, defaults too, so that a saved swap stays what it is if these change.
+    """
     entries = list(getattr(model, RECORD, []))
-    for name, layer in new.items():
-        kept = {key: value for key, value in layer.options.items() if key not in ("device", "dtype")}
-        lost = sorted(key for key, value in kept.items() if isinstance(value, nn.Module))
-        data = {key: plain(value) for key, value in kept.items() if key not in lost}
-        entry = {"name": name, "layer": layer.kind.__name__, "options": data, _NOT_DATA: lost}
-        entries.append(entry if layer.place == "in" else entry | {_PLACE: layer.place})
+    for name, made in new.items():
+        pool: Any = layers[name].pool
+        config = pool.get_config()
+        lost = sorted(option for option, value in config.items() if value == MODULE)
+        shape = {key: plain(value) for key, value in made.options.items() if key not in (*config, *PLACES)}
+        data = shape | {option: value for option, value in config.items() if option not in lost}
+        entry = {"name": name, "layer": made.kind.__name__, "options": data, _NOT_DATA: lost}
+        entries.append(entry if made.place == "in" else entry | {_PLACE: made.place})
     _remember(model, entries)
 
 
-def put(model: nn.Module, where: str, layer: nn.Module, place: str = "in") -> nn.Module:
-    """Put this layer in the place of another one, under all its names, or beside it; return the model."""
+def put(model: nn.Module, where: str, layer: nn.Module, place: str = "in") -> None:
+    """Put this layer in the place of another one, under all its names, or beside it."""
     if place in HOOKED:
-        module = model.get_submodule(where)
-        module.add_module(OWN, layer)
-        hook = getattr(layer, place)
-        if place == "before":
-            module.register_forward_pre_hook(hook)
-        else:
-            module.register_forward_hook(hook)
-        return model
+        assert isinstance(layer, TokenPool)
+        put_beside(model.get_submodule(where), layer, place)
+        return
     parent, _, own = where.rpartition(".")
     if (
         getattr(model.get_submodule(parent), own, model) is None
     ):  # timm's transformers have an empty `attn_pool`
         setattr(model.get_submodule(parent), own, layer)
-        return model
+        return
     old = model.get_submodule(where)
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module is old:
-            if not name:
-                return layer
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, layer)
-    return model
 
 
 def _is_free(modules: Mapping[str, nn.Module], name: str) -> bool:

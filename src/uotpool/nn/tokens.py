@@ -13,6 +13,7 @@ from uotpool.nn.pooling import UOTPooling
 from uotpool.nn.scripting import NotScriptable
 
 HIDDEN, POOLED = "last_hidden_state", "pooler_output"  # names that transformers gives to parts of an output
+OWN = "uotpool"  # name of a layer in the module beside which it works
 
 
 class TokenPool(NotScriptable, nn.Module):
@@ -72,26 +73,51 @@ class TokenPool(NotScriptable, nn.Module):
             checks.fail("x", f"more than the {self.skip} tokens that are left out", x)
         return tokens[:, self.skip :] if self.skip else tokens
 
-    # Hooks. They are methods, so that a copied or pickled network has the hook of its own layer.
-
-    def before(self, _module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Pool what a module gets."""
-        return (self(inputs[0]), *inputs[1:])
-
-    def after(self, _module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:
-        """Pool what a module returns: a tensor, the first of a tuple, or the hidden state of transformers."""
-        return with_tokens(output, self(tokens_of(output)))
-
-    def output(self, _module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:
-        """Set the pooled output of a model of transformers, and leave its hidden state as it is."""
-        return with_pooled(output, self(tokens_of(output)))
-
     def extra_repr(self) -> str:
         """Return the options that differ from their defaults."""
         shown = [f"skip={self.skip}"] if self.skip else []
         shown += [] if self.lead is None else [f"lead={self.lead}"]
         shown += [] if self.channels_last else ["channels_last=False"]
         return ", ".join(shown)
+
+
+# Hooks of the module beside which a layer works. They look the layer up on the module that calls them, so that
+# copies of a network, such as the replicas of nn.DataParallel, use the layer of their own.
+
+
+def pool_before(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Pool what a module gets first, by position or by keyword."""
+    layer = getattr(module, OWN)
+    if args:
+        return (layer(args[0]), *args[1:]), kwargs
+    keyword = next(iter(kwargs))
+    return args, kwargs | {keyword: layer(kwargs[keyword])}
+
+
+def pool_after(module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:
+    """Pool what a module returns: a tensor, the first of a tuple, or the hidden state of transformers."""
+    return with_tokens(output, getattr(module, OWN)(tokens_of(output)))
+
+
+def pool_output(module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:
+    """Set the pooled output of a model of transformers, and leave its hidden state as it is."""
+    return with_pooled(output, getattr(module, OWN)(tokens_of(output)))
+
+
+def put_beside(module: nn.Module, layer: TokenPool, place: str) -> None:
+    """Put a layer beside a module, to work "before" it, "after" it or at its "output"."""
+    module.add_module(OWN, layer)
+    if place == "before":
+        module.register_forward_pre_hook(pool_before, with_kwargs=True)
+    else:
+        module.register_forward_hook({"after": pool_after, "output": pool_output}[place])
+
+
+def first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a module gets first, by position or by keyword."""
+    return next(iter((*args, *kwargs.values())), None)
 
 
 def tokens_of(output: Any) -> Any:
@@ -113,5 +139,7 @@ def with_pooled(output: Any, vector: Tensor) -> Any:
     """Return the output of a model of transformers with another pooled output, the second one in a tuple."""
     if isinstance(output, tuple):
         return (output[0], vector, *output[2:])
+    if not isinstance(output, Mapping):
+        checks.fail("output", f"what a model of transformers returns, with {POOLED}", output, TypeError)
     output[POOLED] = vector
     return output

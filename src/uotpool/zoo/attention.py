@@ -57,8 +57,9 @@ class Dynamic(Pooling):
     r"""Dynamic pooling: samples are routed to the set, as between capsules.
 
     .. math::
-        c = \text{softmax}_n(b), \quad v = \text{squash}(\textstyle\sum_n c_n x_n), \quad
-        b_n \leftarrow b_n + x_n^\top v
+        c &= \text{softmax}_n(b) \\
+        v &= \text{squash}(\sum_n c_n x_n) \\
+        b_n &\leftarrow b_n + x_n^\top v
 
     from b = 0, with :math:`\text{squash}(s) = \frac{|s|^2}{1 + |s|^2} \frac{s}{|s|}`; y is the last
     v. There are no parameters.

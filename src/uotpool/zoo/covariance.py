@@ -15,7 +15,7 @@ class Covariance(Pooling):
     r"""Covariance pooling, :math:`y = \text{triu}(\Sigma^{1/2})`.
 
     .. math::
-        \Sigma = \tfrac1N \textstyle\sum_n (z_n - \bar z)(z_n - \bar z)^\top
+        \Sigma = \tfrac1N \sum_n (z_n - \bar z)(z_n - \bar z)^\top
 
     :math:`z = W x` has `rank` features, so y has rank (rank + 1) / 2. The root comes from five
     steps of Newton and Schulz on the matrix divided by its trace, as in the paper. For sets of one

@@ -126,8 +126,9 @@ class SAGPool(GraphPooling):
     r"""Self-attention graph pooling: a graph convolution selects nodes, and y is their mean and max.
 
     .. math::
-        s = \tanh(\text{GCN}(X, A)), \quad i = \text{top}_{\lceil r N \rceil}(s), \quad
-        y = [\text{mean}_{n \in i}\, s_n x_n \,\|\, \max_{n \in i} s_n x_n]
+        s &= \tanh(\text{GCN}(X, A)) \\
+        i &= \text{top}_{\lceil r N \rceil}(s) \\
+        y &= [\text{mean}_{n \in i}\, s_n x_n \,\|\, \max_{n \in i} s_n x_n]
 
     Args:
         dim: number of features.
@@ -157,9 +158,10 @@ class ASAP(GraphPooling):
     r"""Adaptive structure-aware pooling: the best neighbourhoods are kept, and y is their mean and max.
 
     .. math::
-        m_i = \max_{j \in \mathcal N(i)} x_j, \quad
-        a_{ij} = \text{softmax}_j(\text{lrelu}(w^\top [W m_i \,\|\, x_j])), \quad
-        c_i = \textstyle\sum_j a_{ij} x_j, \quad \phi = \sigma(\text{LEConv}(c, A))
+        m_i &= \max_{j \in \mathcal N(i)} x_j \\
+        a_{ij} &= \text{softmax}_j(\text{lrelu}(w^\top [W m_i \,\|\, x_j])) \\
+        c_i &= \sum_j a_{ij} x_j \\
+        \phi &= \sigma(\text{LEConv}(c, A))
 
     with neighbourhoods that include the node itself; y is the readout of :math:`\phi_i c_i` over
     the :math:`\lceil r N \rceil` largest phi, as in `SAGPool`. The coarsened graph is not built, as
@@ -202,8 +204,9 @@ class DiffPool(GraphPooling):
     convolution on them.
 
     .. math::
-        S = \text{softmax}(\text{GCN}_s(X, A)), \quad Z = \text{relu}(\text{GCN}_z(X, A)), \quad
-        y = \tfrac1C 1^\top \text{GCN}(S^\top Z, S^\top A S)
+        S &= \text{softmax}(\text{GCN}_s(X, A)) \\
+        Z &= \text{relu}(\text{GCN}_z(X, A)) \\
+        y &= \tfrac1C 1^\top \text{GCN}(S^\top Z, S^\top A S)
 
     `aux_loss` is the mean over the graphs of :math:`|A - S S^\top|_F / N^2`, which puts neighbours
     in one cluster, plus that of the mean entropy of the rows of S, which gives each node one

@@ -15,8 +15,9 @@ class Set2Set(Pooling):
     r"""Set2Set: an LSTM that attends to the samples; :math:`y = q^*_T`, of 2 `dim` features.
 
     .. math::
-        q_t = \text{LSTM}(q^*_{t-1}), \quad a = \text{softmax}_n(x_n^\top q_t), \quad
-        q^*_t = [q_t \,\|\, \textstyle\sum_n a_n x_n]
+        q_t &= \text{LSTM}(q^*_{t-1}) \\
+        a &= \text{softmax}_n(x_n^\top q_t) \\
+        q^*_t &= [q_t \,\|\, \sum_n a_n x_n]
 
     Args:
         dim: number of features.

@@ -36,9 +36,9 @@ class MAP(Pooling):
     r"""MAP head: multihead attention of one learned query to the samples, then a residual network.
 
     .. math::
-        a^h = \text{softmax}_n\Big(\frac{(W_K^h x_n)^\top q^h}{\sqrt{D / H}}\Big), \quad
-        z = W_O \big[\textstyle\sum_n a^h_n (W_V^h x_n + b_V^h)\big]_h + b_O, \quad
-        y = z + \text{MLP}(\text{LN}(z))
+        a^h &= \text{softmax}_n\left(\frac{(W_K^h x_n)^\top q^h}{\sqrt{D / H}}\right) \\
+        z &= W_O \left[\sum_n a^h_n (W_V^h x_n + b_V^h)\right]_h + b_O \\
+        y &= z + \text{MLP}(\text{LN}(z))
 
     with q = W_Q l + b_Q of a learned latent l, and an MLP of one hidden layer with GELU. Since there
     is one query, keys and values of samples are never made: scores are x_n' W_K^h' q^h, and values
@@ -93,8 +93,8 @@ class EfficientProbing(Pooling):
     r"""Efficient probing (EP): several learned queries attend to the samples themselves.
 
     .. math::
-        a^j = \text{softmax}_n(x_n^\top q^j / \sqrt D), \quad
-        y = \big[\textstyle\sum_n a^j_n W_V^j x_n\big]_{j = 1 \ldots M}
+        a^j &= \text{softmax}_n(x_n^\top q^j / \sqrt D) \\
+        y &= \left[\sum_n a^j_n W_V^j x_n\right]_{j = 1 \ldots M}
 
     Each query has a share of D / M features of the output. There is no map of keys or queries, and
     the values are mapped after the sum.
@@ -134,10 +134,10 @@ class SimPool(Pooling):
     r"""SimPool: the mean of a set attends to its samples, whose generalised mean is taken.
 
     .. math::
-        \hat x_n = \text{LN}(x_n), \quad
-        a = \text{softmax}_n\Big(\frac{(W_K \hat x_n)^\top W_Q \bar x}{\sqrt D}\Big), \quad
-        v_n = \hat x_n - \min_{md} \hat x_{md}, \quad
-        y_d = \big(\textstyle\sum_n a_n v_{nd}^\gamma\big)^{1 / \gamma}
+        \hat x_n &= \text{LN}(x_n) \\
+        a &= \text{softmax}_n\left(\frac{(W_K \hat x_n)^\top W_Q \bar x}{\sqrt D}\right) \\
+        v_n &= \hat x_n - \min_{md} \hat x_{md} \\
+        y_d &= \left(\sum_n a_n v_{nd}^\gamma\right)^{1 / \gamma}
 
     with the mean :math:`\bar x` of the samples; v has 1e-6 more, so that a root of 0 is never taken.
     The minimum is that of the set, so that y does not depend on batch mates.

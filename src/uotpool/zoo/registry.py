@@ -202,6 +202,13 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
             "map". The others ignore it, so that one can be put in the place of another by its name alone.
         **options: options of the pooling's class, for example `ratio=0.8` for "sagp", or those of
             `UOTPooling` for "uotp-...".
+
+    Example:
+        >>> pool = build("gem", dim=64)
+        >>> pool(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        torch.Size([8, 64])
+        >>> build("gated-attention", dim=64, hidden=32).out_dim
+        64
     """
     found = entry(name)
     kind = found.load()

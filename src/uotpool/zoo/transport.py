@@ -37,7 +37,7 @@ class WEGL(Pooling):
     r"""Wasserstein embedding: the displacement of each point of a reference set by optimal transport.
 
     .. math::
-        y_j = \frac{1}{\sqrt M} (M \textstyle\sum_n P_{nj} x_n - z_j), \quad j = 1 \ldots M
+        y_j = \frac{1}{\sqrt M} (M \sum_n P_{nj} x_n - z_j), \quad j = 1 \ldots M
 
     with P the optimal transport from X to the references z by squared distance; y has M `dim`
     features. Kolouri et al. solve a linear program for each graph. That cannot be batched, so here
@@ -91,8 +91,8 @@ class OTK(Pooling):
     r"""Optimal transport kernel embedding: samples in the space of a kernel are carried to learned references.
 
     .. math::
-        y_j = \sqrt p \textstyle\sum_n P_{nj} \psi(x_n), \quad j = 1 \ldots p, \quad
-        \psi(x) = L^{-1} [\kappa(w_i, x)]_i, \quad L L^\top = [\kappa(w_i, w_j)]_{ij}
+        y_j &= \sqrt p \sum_n P_{nj} \psi(x_n), \quad j = 1 \ldots p \\
+        \psi(x) &= L^{-1} [\kappa(w_i, x)]_i, \quad L L^\top = [\kappa(w_i, w_j)]_{ij}
 
     P is the entropic transport plan from X to the references z by the kernel :math:`\langle
     \psi(x_n), z_j \rangle`; psi is the Nystrom map of the Gaussian kernel :math:`\kappa(x, w) =
@@ -173,7 +173,7 @@ class SlicedWasserstein(Pooling):
     r"""Pooling by sliced-Wasserstein embedding: quantiles along learned directions, less learned quantiles.
 
     .. math::
-        y_l = \textstyle\sum_m w_m (Q_l(\tfrac{m - 1/2}{M}) - r_{ml}), \quad l = 1 \ldots L
+        y_l = \sum_m w_m (Q_l(\tfrac{m - 1/2}{M}) - r_{ml}), \quad l = 1 \ldots L
 
     where Q_l is the quantile function of the samples' projections :math:`\theta_l^\top x_n /
     |\theta_l|` (linear between sorted values, constant beyond the outer ones) and r the projected

@@ -24,7 +24,7 @@ class NetVLAD(Pooling):
         V_m = \sum_n a_m(x_n) (x_n - c_m), \quad a(x) = \text{softmax}(W x + b)
 
     Each V_m is scaled to length 1, then all of them together; y has M `dim` features. `fit` takes the
-    centres from data by k-means and W = 2 alpha c, b = -alpha |c|^2 from them, with alpha so large
+    centres from data by k-means and W = 2 alpha c, `b = -alpha |c|^2` from them, with alpha so large
     that the nearest centre has a hundred times the weight of the second on average, as in the
     paper; before that, they are random.
 
