@@ -231,7 +231,8 @@ def _refuse_second(model: nn.Module, found: Mapping[str, Pool]) -> None:
 
 
 def _ours(model: nn.Module) -> dict[str, nn.Module]:
-    return {n: m for n, m in model.named_modules() if isinstance(m, tuple(KINDS.values()))}
+    kinds: tuple[type[nn.Module], ...] = tuple(KINDS.values())
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
 
 
 def _swapped(model: nn.Module) -> str:
