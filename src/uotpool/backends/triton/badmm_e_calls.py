@@ -85,10 +85,7 @@ class Backward:
         }
         self.by_columns = {"COLUMN_ADJOINTS": new(p, 2, B, 5, D)}
         self.saved = dict(zip(_NAMES, saved, strict=True))
-        tile = choice.backward
-        if not choice.chunk and tile.R > 1:  # all passes are one kernel, whose registers are fewer
-            tile = tile._replace(R=tile.R // 2)
-        self.rows = launching.numbers(p) | launching.rows(p) | launching.tile(p, tile)
+        self.rows = launching.numbers(p) | launching.rows(p) | launching.tile(p, choice.backward)
 
     def run(self) -> list[Tensor | None]:
         """Return the derivatives by each of `p.differentiable()`."""

@@ -28,7 +28,8 @@ def chosen(p: Arguments) -> Choice:
     modules = p.K if p.solver == "sinkhorn" else p.K + 1  # with the closing update
     light = p.solver == "sinkhorn" and p.scale is None
     processors = target(p.X.device).processors
-    return choose(M, p.num_sets, D, modules, p.X.element_size(), processors, light=light)
+    heavy = p.solver == "badmm-e"
+    return choose(M, p.num_sets, D, modules, p.X.element_size(), processors, light=light, heavy=heavy)
 
 
 def forward(p: Arguments, *, save: bool = True, choice: Choice | None = None) -> tuple[Tensor, Saved | None]:

@@ -47,7 +47,17 @@ class Choice(NamedTuple):
     finish: Tile
 
 
-def choose(M: int, B: int, D: int, K: int, itemsize: int, processors: int, *, light: bool = False) -> Choice:
+def choose(
+    M: int,
+    B: int,
+    D: int,
+    K: int,
+    itemsize: int,
+    processors: int,
+    *,
+    light: bool = False,
+    heavy: bool = False,
+) -> Choice:
     """Choose by the time that a model gives the two regimes.
 
     Args:
@@ -58,13 +68,14 @@ def choose(M: int, B: int, D: int, K: int, itemsize: int, processors: int, *, li
         itemsize: bytes of an entry of X.
         processors: of the GPU.
         light: as in `by_chunk`.
+        heavy: as in `by_set`.
     """
     work = M * D * (K + 1)
     at_once = min(B, 2 * processors)
     by_sets = work / at_once / ENTRIES_PER_MICROSECOND
     by_chunks = work / (2 * processors) / ENTRIES_PER_MICROSECOND + (2 * K + 1) * LAUNCH
     if by_sets <= by_chunks:
-        return by_set(D, itemsize)
+        return by_set(D, itemsize, heavy=heavy)
     return by_chunk(D, itemsize, _chunk(M, processors), light=light)
 
 
@@ -73,10 +84,18 @@ def _chunk(M: int, processors: int) -> int:
     return min(max(power_of_two(M // (CHUNKS_PER_PROCESSOR * processors)), 64), 1024)
 
 
-def by_set(D: int, itemsize: int) -> Choice:
-    """Return the choice of one program for each set."""
+def by_set(D: int, itemsize: int, *, heavy: bool = False) -> Choice:
+    """Return the choice of one program for each set.
+
+    Args:
+        D: columns.
+        itemsize: bytes of an entry of X.
+        heavy: whether the way back, all of whose passes are one kernel, has as many vectors as entropic ADMM.
+            Its tiles are half as large then.
+    """
     small = tile(D, itemsize, 16)
-    return Choice(0, small if D <= 128 else tile(D, itemsize, 32), small, small)
+    backward = tile(D, itemsize, 8, 8 if D > 256 else 16) if heavy else small
+    return Choice(0, small if D <= 128 else tile(D, itemsize, 32), backward, small)
 
 
 def by_chunk(D: int, itemsize: int, chunk: int, *, light: bool = False) -> Choice:

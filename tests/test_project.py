@@ -1,0 +1,125 @@
+"""What describes the project agrees with itself: versions, workflows, citation, templates."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import uotpool
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parent.parent
+LIBRARY, STUDY = (
+    tomllib.loads((ROOT / path).read_text()) for path in ("pyproject.toml", "experiments/pyproject.toml")
+)
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+CONSTRAINTS = dict(re.findall(r"^([\w.-]+)==([\w.+]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+
+def load(path):
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+def jobs(path):
+    return load(path)["jobs"].items()
+
+
+def test_every_place_has_the_same_version():
+    study = (ROOT / "experiments/src/uotpool_experiments/__init__.py").read_text()
+    assert f'__version__ = "{uotpool.__version__}"' in study
+    assert f"uotpool[zoo]=={uotpool.__version__}" in STUDY["project"]["dependencies"]
+    assert load("CITATION.cff")["version"] == uotpool.__version__
+    released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == uotpool.__version__
+
+
+def test_the_oldest_torch_is_the_one_that_is_tested():
+    (requirement,) = LIBRARY["project"]["dependencies"]
+    oldest = requirement.removeprefix("torch>=") + ".0"
+    assert f"\nOLDEST_TORCH := {oldest}\n" in (ROOT / "Makefile").read_text()
+    matrix = load(".github/workflows/test.yml")["jobs"]["library"]["strategy"]["matrix"]
+    assert {(entry["torch"], entry["target"]) for entry in matrix["include"]} == {
+        (f"torch=={oldest}", "test-oldest")
+    }
+
+
+@pytest.mark.parametrize("project", [LIBRARY, STUDY], ids=["library", "study"])
+def test_classifiers_name_the_versions_of_python_that_are_tested(project):
+    found = re.findall(r"Python :: (3\.\d+)", " ".join(project["project"]["classifiers"]))
+    assert found == load(".github/workflows/test.yml")["jobs"]["library"]["strategy"]["matrix"]["python"]
+    assert project["project"]["requires-python"] == f">={found[0]}"
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_pin_what_they_use_and_ask_for_little(path):
+    text = path.read_text()
+    for action, comment in re.findall(r"uses: (\S+)(.*)", text):
+        local = action == "./.github/workflows/wheels.yml"
+        assert local or re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), action
+        assert local or re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
+    assert load(path)["permissions"] == {}
+    for name, job in jobs(path):
+        assert set(job["permissions"].values()) <= {"read"} or name == "publish"
+        assert "uses" in job or job["timeout-minutes"] <= 60
+        for step in job.get("steps", []):
+            assert "checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
+            assert "${{" not in step.get("run", ""), "an expression in a script can be an injection"
+
+
+def test_only_the_upload_has_an_identity():
+    named = [
+        (path.name, name, job["permissions"])
+        for path in WORKFLOWS
+        for name, job in jobs(path)
+        if set(job["permissions"].values()) != {"read"}
+    ]
+    assert named == [("release.yml", "publish", {"id-token": "write"})]
+
+
+def test_wheels_are_built_where_the_library_is_tested():
+    tested = load(".github/workflows/test.yml")["jobs"]["library"]["strategy"]["matrix"]["os"]
+    assert load(".github/workflows/wheels.yml")["jobs"]["wheels"]["strategy"]["matrix"]["os"] == tested
+
+
+def test_what_make_is_asked_for_exists():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in WORKFLOWS:
+        asked = re.findall(r"run: make ([\w-]+)|target: \[?([\w-]+)", path.read_text())
+        assert {word for pair in asked for word in pair if word} <= targets
+
+
+def test_pre_commit_has_the_ruff_of_the_constraints():
+    ruff, own = load(".pre-commit-config.yaml")["repos"]
+    assert ruff["rev"] == f"v{CONSTRAINTS['ruff']}"
+    (hook,) = own["hooks"]
+    assert all((ROOT / word).exists() for word in hook["entry"].split() if word.startswith("tests/"))
+
+
+def test_tools_of_a_release_have_known_versions():
+    names = [re.split(r"[^\w-]", line)[0] for line in LIBRARY["project"]["optional-dependencies"]["publish"]]
+    known = {name.replace("_", "-") for name in CONSTRAINTS}
+    assert [name for name in names if name not in known] == []
+
+
+def test_one_address():
+    """It is a placeholder until the repository is public, and then is replaced everywhere."""
+    (address,) = {project["project"]["urls"]["Repository"] for project in (LIBRARY, STUDY)}
+    citation = load("CITATION.cff")
+    assert citation["repository-code"] == citation["url"] == address
+    for path in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        found = set(re.findall(r"https://github\.com/[\w-]+/[\w-]+", (ROOT / path).read_text()))
+        assert found == {address}, path
+
+
+@pytest.mark.parametrize("name", ["bug", "wish"])
+def test_issue_templates_have_what_github_needs(name):
+    form = load(f".github/ISSUE_TEMPLATE/{name}.yml")
+    assert form["name"]
+    assert form["description"]
+    identifiers = [part["id"] for part in form["body"]]
+    assert len(set(identifiers)) == len(identifiers)
+    assert all(part["attributes"]["label"] for part in form["body"])
