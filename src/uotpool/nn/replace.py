@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
 from uotpool.nn.look import ADAPTIVE, FIXED, Look, Pool, Seen, look, pair
-from uotpool.nn.restore import KINDS, New, check_free, check_options, put, remember
+from uotpool.nn.restore import New, check_free, check_options, ours, put, remember
 from uotpool.nn.sites import CLASS, OTHER, Site
 from uotpool.nn.tokens import TokenPool
 from uotpool.nn.watch import quiet
@@ -221,7 +221,7 @@ def _inside(layer: nn.Module) -> str:
 def _refuse_second(model: nn.Module, found: Mapping[str, Pool]) -> None:
     """Refuse a network that has a global pool of ours, as another one beside it would pool one token."""
     one = ((1,), (1, 1), (1, 1, 1))
-    layers = _ours(model).values()
+    layers = ours(model).values()
     if any(isinstance(layer, TokenPool) or getattr(layer, "output_size", None) in one for layer in layers):
         rest = f"; name=... swaps another one of {_list(found)}" if found else ""
         raise ValueError(
@@ -230,13 +230,8 @@ def _refuse_second(model: nn.Module, found: Mapping[str, Pool]) -> None:
         )
 
 
-def _ours(model: nn.Module) -> dict[str, nn.Module]:
-    kinds: tuple[type[nn.Module], ...] = tuple(KINDS.values())
-    return {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-
-
 def _swapped(model: nn.Module) -> str:
-    names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in _ours(model).items())
+    names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in ours(model).items())
     return f"a model whose pools were swapped already: {names}" if names else ""
 
 

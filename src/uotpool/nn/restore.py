@@ -124,6 +124,11 @@ def load_swapped(cls: type[Model], folder: Any, **options: Any) -> Model:
     return model
 
 
+def ours(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of a network that a swap makes, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, _LAYERS)}
+
+
 def check_network(model: Any) -> None:
     """Refuse what is no network, and one that is compiled, whose program would go on without the new layers."""
     if not isinstance(model, nn.Module):

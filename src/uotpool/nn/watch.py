@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uotpool.nn.restore import KINDS
+from uotpool.nn.restore import ours
 from uotpool.nn.sites import (
     ALIKE,
     ATTN_POOL,
@@ -95,10 +95,9 @@ class Watch:
     def hooks(self) -> list[Any]:
         """Watch all modules but layers of ours; return the handles that end it."""
         handles: list[Any] = []
-        layers = [module for module in self.model.modules() if isinstance(module, tuple(KINDS.values()))]
-        ours = {id(part) for layer in layers for part in layer.modules()}
+        left_out = {id(part) for layer in ours(self.model).values() for part in layer.modules()}
         for name, module in self.model.named_modules():
-            if id(module) not in ours:
+            if id(module) not in left_out:
                 handles.append(module.register_forward_pre_hook(self._before(name), with_kwargs=True))
                 handles.append(module.register_forward_hook(self._after(name), with_kwargs=True))
         return handles
