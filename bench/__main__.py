@@ -17,7 +17,8 @@ from bench.session import Session
 
 
 def make_parser() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name:<18}{measurements.about(name)}" for name in measurements.NAMES)
+    width = max(map(len, measurements.NAMES)) + 2
+    names = "\n".join(f"  {name:<{width}}{measurements.about(name)}" for name in measurements.NAMES)
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=(bench.__doc__ or "").partition("\n")[0],

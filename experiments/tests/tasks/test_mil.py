@@ -87,7 +87,7 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
         f"uotpool.nn.{name}"
         for name in (
             *("images", "mixed", "replace", "restore", "windows"),
-            *("look", "sites", "tokens", "watch"),  # of swaps
+            *("last", "look", "sites", "tokens", "watch"),  # of swaps
         )
     }
     ran = {
