@@ -16,8 +16,8 @@ FORWARD, BOTH = "forward", "forward+backward"
 EAGER, FUSED = " (eager)", " (fused)"  # behind the name of an exact UOT pooling: the implementation it ran in
 BASELINE = "mean"
 PAPERS = ("sagp", "deepset", "set2set", "dynamic")  # what the paper compares its layers with
-# Colours of Okabe and Ito; what the legend says.
 DEFAULT = "uotp"  # has a fused kernel, and is measured with that alone
+# Colours of Okabe and Ito; what the legend says.
 STYLES = {
     "fused": ("#D55E00", "s", "UOTP, exact, fused kernel"),
     "eager": ("#CC79A7", "D", "UOTP, exact, eager (plain torch)"),
