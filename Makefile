@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LATER := --ignore=tests/browser --ignore=tests/large
-FAST := tests -m "not process" $(LATER) \
-	$(foreach name,test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site test_fuzz \
-	test_runtime test_ddp test_studies test_witnesses kernels/test_torch triton/test_interpreted zoo/test_runtime,--ignore=tests/$(name).py)
+FAST := tests -m "not process" $(LATER) --ignore=tests/gpu \
+	$(foreach name,test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site \
+	test_docstrings test_fuzz test_notebooks test_project test_runtime test_ddp test_studies test_witnesses kernels/test_driver \
+	kernels/test_torch triton/test_interpreted zoo/test_runtime,--ignore=tests/$(name).py)
 # A file is the work of one process, so that what its tests share is made once; tests/conftest.py has the order of files.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_TWO := -n 2 --dist loadscope --no-loadscope-reorder
@@ -38,7 +39,8 @@ demo: $(INSTALLED)
 test: style
 	$(BIN)/mypy & types=$$!; $(PARALLEL) $(LATER); tests=$$?; wait $$types && exit $$tests
 
-# The library alone: no experiments, no compilers, exporters, processes of their own, documentation or fuzzing.
+# The library alone: no experiments, no compilers, exporters, GPU kernels, processes of their own, documentation or
+# fuzzing.
 test-fast: $(READY)
 	$(PARALLEL) $(FAST)
 
