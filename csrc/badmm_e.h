@@ -259,8 +259,8 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
                     const int64_t at = n * Dp + i;
-                    const V<T> exponent = scale.times(sums.c2, i) * given.get(0, i) + ld(sums.u2 + i) - sums.ref2[n];
-                    const V<T> g = exp2v<T, TO_ZERO>(exponent) * factor * ld(G + at);
+                    const V<T> exponent = fma<T>(scale.times(sums.c2, i), given.get(0, i), ld(sums.u2 + i));
+                    const V<T> g = exp2v<T, TO_ZERO>(exponent - sums.ref2[n]) * factor * ld(G + at);
                     by_X.set(0, i, V<T>{});
                     st(G + at, g);
                     row += g;

@@ -11,7 +11,7 @@ template <class T> constexpr T TRUSTED = sizeof(T) == 4 ? T(0x1p-60) : T(0x1p-50
 template <class T> constexpr T NOTHING = sizeof(T) == 4 ? T(-3e38) : T(-1e300);
 
 // log sum over n of exp(c X + v), for each feature; kept for the derivative. E = 2^(c2 X + v2 - ref2), always computed
-// in this order: the maximum was found by it, so no rounding can make an exponent positive.
+// by fma: so was the maximum, and no rounding can make an exponent positive.
 template <class T> struct ColumnLse {
     T c, c2;
     bool tight; // ref2 is the maximum of the column; else it is 0, a bound
@@ -206,7 +206,9 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
         if (q.tight)
             max_columns(
                 q.ref2, [scale = scale, c2 = q.c2](int64_t d) { return scale.times(c2, d); },
-                [bag = *this, v2 = q.v2](int64_t n, int64_t d, auto c2) { return c2 * bag.sample(n, d) + v2[n]; });
+                [bag = *this, v2 = q.v2](int64_t n, int64_t d, auto c2) {
+                    return fma<T>(c2, bag.sample(n, d), v2[n]);
+                });
         else
             memset(q.ref2, 0, size_t(Dp) * sizeof(T));
         return m;
@@ -217,14 +219,14 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     UOTPOOL_INLINE static void column_exps(const ColumnLse<T> &q, Number c2, Samples<T, R, Where> &given, int64_t n,
                                            int64_t d, V<T> ref, V<T> (&e)[R]) {
         for (int r = 0; r < R; ++r)
-            e[r] = c2 * given.get(r, d) + q.v2[n + r] - ref;
+            e[r] = fma<T>(c2, given.get(r, d), q.v2[n + r]) - ref;
         exp2_all<T, R, U>(e);
     }
     template <Underflow U = TO_LOWEST, int R, class Number>
     UOTPOOL_INLINE static void row_exps(const RowLse<T> &q, Number c2, Samples<T, R, Where> &given, int64_t n, int64_t d,
                                         V<T> u2, V<T> (&e)[R]) {
         for (int r = 0; r < R; ++r)
-            e[r] = c2 * given.get(r, d) + u2 - q.ref2[n + r];
+            e[r] = fma<T>(c2, given.get(r, d), u2) - q.ref2[n + r];
         exp2_all<T, R, U>(e);
     }
 
@@ -283,7 +285,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                         wanted.set(r, d, wanted.get(r, d) + c * t);
                         row[r] += t;
                         const V<T> x = given.get(r, d);
-                        with_e += t * clamped<T>(c2 * x + sums.v2[n + r] - ref);
+                        with_e += t * clamped<T>(fma<T>(c2, x, sums.v2[n + r]) - ref);
                         products.add(t, x);
                     }
                     products.finish(sums.c, d);
@@ -318,7 +320,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                         V<T> e[R];
                         const auto c2 = scale.times(sums.c2, d);
                         for (int r = 0; r < R; ++r)
-                            e[r] = c2 * given.get(r, d) + ld(sums.u2 + d);
+                            e[r] = fma<T>(c2, given.get(r, d), ld(sums.u2 + d));
                         exp2_all<T, R>(e);
                         for (int r = 0; r < R; ++r)
                             row[r] += e[r];
@@ -344,11 +346,11 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     T tight_row(RowLse<T> &q, int64_t n) {
         auto given = this->template samples<1>(n);
         V<T> m = NOTHING<T> - V<T>{};
-        each<T>(Dp, [&](int64_t d) { m = vmax(scale.times(q.c2, d) * given.get(0, d) + ld(q.u2 + d), m); });
+        each<T>(Dp, [&](int64_t d) { m = vmax(fma<T>(scale.times(q.c2, d), given.get(0, d), ld(q.u2 + d)), m); });
         const T ref = q.ref2[n] = lane_max<T>(m);
         V<T> sum = {};
         each<T>(Dp, [&](int64_t d) {
-            sum += exp2v<T>(scale.times(q.c2, d) * given.get(0, d) + ld(q.u2 + d) - ref);
+            sum += exp2v<T>(fma<T>(scale.times(q.c2, d), given.get(0, d), ld(q.u2 + d)) - ref);
         });
         return lane_sum<T>(sum);
     }
@@ -379,7 +381,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                         wanted.set(r, d, wanted.get(r, d) + c * t);
                         column += t;
                         const V<T> x = given.get(r, d);
-                        with_e += t * clamped<T>(c2 * x + u2 - sums.ref2[n + r]);
+                        with_e += t * clamped<T>(fma<T>(c2, x, u2) - sums.ref2[n + r]);
                         products.add(t, x);
                     }
                     products.finish(sums.c, d);
@@ -453,7 +455,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                         const V<T> t = share * (x - y);
                         wanted.set(r, d, share + c * t);
                         row[r] += t;
-                        with_e += t * clamped<T>(c2 * x + sums.v2[n + r] - ref);
+                        with_e += t * clamped<T>(fma<T>(c2, x, sums.v2[n + r]) - ref);
                         products.add(t, x);
                     }
                     products.finish(sums.c, d);
@@ -479,8 +481,8 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 auto given = this->template samples<1>(n);
                 auto plan = out.template block<1>(n);
                 each<T>(Dp, [&](int64_t d) {
-                    const V<T> exponent = scale.times(sums.c2, d) * given.get(0, d) + ld(sums.u2 + d) - sums.ref2[n];
-                    plan.set(0, d, exp2v<T, TO_ZERO>(exponent) * factor);
+                    const V<T> exponent = fma<T>(scale.times(sums.c2, d), given.get(0, d), ld(sums.u2 + d));
+                    plan.set(0, d, exp2v<T, TO_ZERO>(exponent - sums.ref2[n]) * factor);
                 });
                 plan.finish();
             }
@@ -502,7 +504,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 V<T> row = {}, with_e = {};
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> x = given.get(0, d);
-                    const V<T> exponent = scale.times(sums.c2, d) * x + ld(sums.u2 + d) - sums.ref2[n];
+                    const V<T> exponent = fma<T>(scale.times(sums.c2, d), x, ld(sums.u2 + d)) - sums.ref2[n];
                     const V<T> m = exp2v<T, TO_ZERO>(exponent) * factor * wanted.get(0, d);
                     wanted.set(0, d, scale.times(sums.c, d) * m);
                     st(acc + d, ld(acc + d) + m);

@@ -10,6 +10,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #ifndef UOTPOOL_VECTOR_BYTES
@@ -88,6 +90,40 @@ UOTPOOL_INLINE V<double> vmax(V<double> a, V<double> b) { return (V<double>)_mm_
 UOTPOOL_INLINE V<float> vmax(V<float> a, V<float> b) { return a > b ? a : b; }
 UOTPOOL_INLINE V<double> vmax(V<double> a, V<double> b) { return a > b ? a : b; }
 #endif
+
+// a b + c, rounded once where the CPU can and twice where it cannot. The compiler may choose for each place where that is
+// written as a sum: Clang rounds twice where a product has two uses. Exponents are relative to the largest of them, which
+// has to be rounded as they are, or one comes out positive.
+#if defined(__AVX512F__) && UOTPOOL_VECTOR_BYTES == 64
+UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) {
+    return (V<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+UOTPOOL_INLINE V<double> fma_vectors(V<double> a, V<double> b, V<double> c) {
+    return (V<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+#elif defined(__FMA__) && UOTPOOL_VECTOR_BYTES == 32
+UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) {
+    return (V<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+UOTPOOL_INLINE V<double> fma_vectors(V<double> a, V<double> b, V<double> c) {
+    return (V<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#elif defined(__aarch64__) && UOTPOOL_VECTOR_BYTES == 16
+UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) {
+    return (V<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+UOTPOOL_INLINE V<double> fma_vectors(V<double> a, V<double> b, V<double> c) {
+    return (V<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
+#else
+UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) { return a * b + c; }
+UOTPOOL_INLINE V<double> fma_vectors(V<double> a, V<double> b, V<double> c) { return a * b + c; }
+#endif
+
+// The same, where the factor or the summand may be one number for all lanes.
+template <class T, class Factor, class Summand> UOTPOOL_INLINE V<T> fma(Factor a, V<T> b, Summand c) {
+    return fma_vectors(a - V<T>{}, b, c - V<T>{});
+}
 
 // 2^f = 1 + f g(f); the coefficients of g, highest first, from fit_exp2.py.
 constexpr float EXP2_FLOAT[] = {0.000154531629451206902f, 0.00133908633646712344f, 0.00961808255727785149f,

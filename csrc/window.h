@@ -236,9 +236,9 @@ template <class T, bool Scaled> struct WindowSinkhorn {
         T *const ref = m.ref;
         each<T>(width, [&](int64_t d) {
             const auto c2 = scale.times(m.c2, d);
-            V<T> most = c2 * ld(X + d) + ld(v2);
+            V<T> most = fma<T>(c2, ld(X + d), ld(v2));
             for (int64_t n = 1; n < N; ++n)
-                most = vmax(c2 * ld(X + n * width + d) + ld(v2 + n * W<T>), most);
+                most = vmax(fma<T>(c2, ld(X + n * width + d), ld(v2 + n * W<T>)), most);
             st(ref + d, most);
         });
         memset(sums, 0, size_t(width) * sizeof(T));
@@ -248,7 +248,7 @@ template <class T, bool Scaled> struct WindowSinkhorn {
                 V<T> sum = ld(sums + d), e[R];
                 const auto c2 = scale.times(m.c2, d);
                 for (int r = 0; r < R; ++r)
-                    e[r] = c2 * ld(X + (n + r) * width + d) + ld(v2 + (n + r) * W<T>) - ld(ref + d);
+                    e[r] = fma<T>(c2, ld(X + (n + r) * width + d), ld(v2 + (n + r) * W<T>)) - ld(ref + d);
                 exp2_all<T, R>(e);
                 for (int r = 0; r < R; ++r)
                     sum += e[r];
@@ -308,13 +308,13 @@ template <class T, bool Scaled> struct WindowSinkhorn {
                 each<T>(width, [&](int64_t d) {
                     const auto c2 = scale.times(m.c2, d);
                     for (int r = 0; r < R; ++r)
-                        ref[r] = vmax(c2 * ld(X + (n + r) * width + d) + ld(w + d), ref[r]);
+                        ref[r] = vmax(fma<T>(c2, ld(X + (n + r) * width + d), ld(w + d)), ref[r]);
                 });
                 each<T>(width, [&](int64_t d) {
                     V<T> e[R];
                     const auto c2 = scale.times(m.c2, d);
                     for (int r = 0; r < R; ++r)
-                        e[r] = c2 * ld(X + (n + r) * width + d) + ld(w + d) - ref[r];
+                        e[r] = fma<T>(c2, ld(X + (n + r) * width + d), ld(w + d)) - ref[r];
                     exp2_all<T, R>(e);
                     for (int r = 0; r < R; ++r)
                         sum[r] += e[r];
@@ -360,7 +360,7 @@ template <class T, bool Scaled> struct WindowSinkhorn {
                     const V<T> x = ld(X + n * width + d);
                     V<T> e;
                     if constexpr (Tight)
-                        e = exp2v<T>(scale.times(last.c2, d) * x + ld(v2 + n * W<T>) - ld(ref + d));
+                        e = exp2v<T>(fma<T>(scale.times(last.c2, d), x, ld(v2 + n * W<T>)) - ld(ref + d));
                     else
                         e = ld(E + n * width + d) * ld(f + n * W<T>);
                     whole += e;
@@ -488,7 +488,7 @@ template <class T, bool Scaled> struct WindowSinkhorn {
                 for (int r = 0; r < R; ++r) {
                     const int64_t at = (n + r) * width + d;
                     if constexpr (Tight)
-                        share[r] = e[r] = c2 * ld(X + at) + by[r] - ld(ref + d);
+                        share[r] = e[r] = fma<T>(c2, ld(X + at), by[r]) - ld(ref + d);
                     else
                         share[r] = ld(E + at) * by[r];
                 }
@@ -530,7 +530,7 @@ template <class T, bool Scaled> struct WindowSinkhorn {
                 V<T> e[R], sum = ld(du + d);
                 const auto c2 = scale.times(m.c2, d);
                 for (int r = 0; r < R; ++r)
-                    e[r] = c2 * ld(X + (n + r) * width + d) + ld(u2 + d) - ld(m.row_ref + (n + r) * W<T>);
+                    e[r] = fma<T>(c2, ld(X + (n + r) * width + d), ld(u2 + d)) - ld(m.row_ref + (n + r) * W<T>);
                 exp2_all<T, R>(e);
                 for (int r = 0; r < R; ++r)
                     sum += e[r] * ld(D + (n + r) * W<T>);
@@ -564,7 +564,7 @@ template <class T, bool Scaled> struct WindowSinkhorn {
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * width + d;
                         const V<T> x = ld(X + at);
-                        const V<T> e[2] = {c2 * x + by[r] - ld(ref + d), c2 * x + u - row_ref[r]};
+                        const V<T> e[2] = {fma<T>(c2, x, by[r]) - ld(ref + d), fma<T>(c2, x, u) - row_ref[r]};
                         V<T> p[2] = {e[0], e[1]};
                         exp2_all<T, 2>(p);
                         const V<T> of_column = p[0] * g, of_row = p[1] * rows[r], t = of_column + of_row;
