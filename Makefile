@@ -146,7 +146,7 @@ clean:
 $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "setting up $(VENV): 1.4 GB and some three minutes if it is new"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) scikit-build-core cmake ninja hatchling editables
+	$(PIP) scikit-build-core hatch-fancy-pypi-readme cmake ninja hatchling editables
 	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable . --editable ./experiments
 	touch $@
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ LIBRARY, STUDY = (
     tomllib.loads((ROOT / path).read_text()) for path in ("pyproject.toml", "experiments/pyproject.toml")
 )
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+MAY_WRITE = {
+    ("release.yml", "publish"): {"id-token": "write"},
+    ("release.yml", "site"): {"contents": "write"},
+}
 CONSTRAINTS = dict(re.findall(r"^([\w.-]+)==([\w.+]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 
@@ -35,6 +40,22 @@ def test_every_place_has_the_same_version():
     assert load("CITATION.cff")["version"] == uotpool.__version__
     released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released[0] == uotpool.__version__
+
+
+@pytest.mark.parametrize("package", ["uotpool", "uotpool-experiments"])
+def test_links_of_the_description_work_on_a_package_index(package):
+    """There, README stands alone: relative links would be dead. What they become is in the repository."""
+    links = re.findall(r"\[[^\]]*\]\(([^)]*)\)", metadata(package).get_payload())
+    assert links or package != "uotpool"
+    repository = LIBRARY["project"]["urls"]["Repository"].removeprefix("https://github.com/")
+    for link in links:
+        assert link.startswith("https://"), link
+        if repository in link:
+            hosts = f"(?:github.com/{repository}/blob|raw.githubusercontent.com/{repository})"
+            found = re.fullmatch(rf"https://{hosts}/v([\d.]+)/(.*)", link)
+            assert found is not None, link
+            assert found[1] == uotpool.__version__, link
+            assert (ROOT / found[2]).exists(), link
 
 
 def test_the_oldest_torch_is_the_one_that_is_tested():
@@ -63,21 +84,21 @@ def test_workflows_pin_what_they_use_and_ask_for_little(path):
         assert local or re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
     assert load(path)["permissions"] == {}
     for name, job in jobs(path):
-        assert set(job["permissions"].values()) <= {"read"} or name == "publish"
+        assert set(job["permissions"].values()) <= {"read"} or (path.name, name) in MAY_WRITE
         assert "uses" in job or job["timeout-minutes"] <= 60
         for step in job.get("steps", []):
             assert "checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
             assert "${{" not in step.get("run", ""), "an expression in a script can be an injection"
 
 
-def test_only_the_upload_has_an_identity():
-    named = [
-        (path.name, name, job["permissions"])
+def test_only_the_upload_has_an_identity_and_only_the_site_writes():
+    found = {
+        (path.name, name): job["permissions"]
         for path in WORKFLOWS
         for name, job in jobs(path)
         if set(job["permissions"].values()) != {"read"}
-    ]
-    assert named == [("release.yml", "publish", {"id-token": "write"})]
+    }
+    assert found == MAY_WRITE
 
 
 def test_wheels_are_built_where_the_library_is_tested():

@@ -68,7 +68,12 @@ _COLOURS = {
 }
 html_theme_options = {"light_css_variables": _COLOURS, "dark_css_variables": _COLOURS}
 html_favicon = "favicon.svg"
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "versions.js", "switcher.js"]
+html_js_files = ["versions.js", ("switcher.js", {"defer": "defer"})]
+templates_path = ["templates"]
+# Those of furo, with the choice of a version below the name.
+_PARTS = ("search", "scroll-start", "navigation", "scroll-end")
+html_sidebars = {"**": ["sidebar/brand.html", "versions.html", *(f"sidebar/{part}.html" for part in _PARTS)]}
 html_css_files = ["site.css"]
 html_extra_path = ["index.html"]  # leads from the address of the site to its first page
 html_copy_source = False
@@ -76,8 +81,6 @@ html_domain_indices = False  # the index of names has all
 html_show_copyright = False
 html_show_sphinx = False
 html_math_renderer = "mathml"
-# When several versions are published, a switcher goes into the sidebar: html_sidebars names the parts of
-# furo's, and a template with the list of versions belongs after sidebar/brand.html.
 
 
 def setup(app: Sphinx) -> None:

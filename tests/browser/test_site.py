@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+import uotpool
 from tests.site import build
+from tools.publish_site import publish
 
 pytest.importorskip("sphinx")
 pytest.importorskip("furo")
@@ -28,8 +32,12 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory) -> Iterator[str]:
-    folder = build(tmp_path_factory.mktemp("site"))
+def site(tmp_path_factory) -> Path:
+    return build(tmp_path_factory.mktemp("site"))
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -37,6 +45,12 @@ def address(tmp_path_factory) -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(site) -> Iterator[str]:
+    with served(site) as address:
+        yield address
 
 
 def test_pages_fit_and_load_nothing_from_elsewhere(address, watched):
@@ -120,3 +134,26 @@ def test_code_is_copied_without_prompts(address, chromium):
     assert copied.startswith("X = torch.tensor(")
     assert ">>>" not in copied
     context.close()
+
+
+def test_the_sidebar_offers_other_versions(site, tmp_path, chromium):
+    other = "99.0.0"  # has no page of errors
+    for version in (uotpool.__version__, other):
+        publish(site, tmp_path, version)
+    (tmp_path / other / "docs" / "errors.html").unlink()
+    page = chromium.new_page(viewport={"width": 1400, "height": 900})
+    with served(tmp_path) as address:
+        for name, leads_to in (("choosing", "choosing"), ("errors", "index")):
+            page.goto(f"{address}/{uotpool.__version__}/docs/{name}.html")
+            choice = page.locator(".sidebar-versions select:visible")
+            assert choice.locator("option").all_inner_texts() == [other, uotpool.__version__]
+            assert choice.input_value() == uotpool.__version__
+            choice.select_option(other)
+            page.wait_for_url(f"{address}/{other}/docs/{leads_to}.html")
+    page.close()
+
+
+def test_a_site_alone_offers_no_versions(address, watched):
+    watched.page.goto(f"{address}/docs/index.html")
+    assert watched.page.locator(".sidebar-versions select:visible").count() == 0
+    assert watched.errors == []
