@@ -30,7 +30,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize wheel test-wheel check-project \
-	test-aarch64 test-oldest test-with clean
+	test-aarch64 test-isa test-oldest test-with clean
 
 demo: $(INSTALLED)
 	$(BIN)/uotpool demo
@@ -105,6 +105,10 @@ check-project: $(PUBLISH)/.installed
 	$(PUBLISH)/bin/validate-pyproject pyproject.toml experiments/pyproject.toml
 	$(PUBLISH)/bin/cffconvert --validate
 	$(PUBLISH)/bin/zizmor --offline .github
+
+# The kernels of every instruction set that this CPU has.
+test-isa: $(READY)
+	$(PYTEST) tests/kernels/test_isa.py
 
 test-wheel:
 	test -n "$(wildcard dist/*.whl)" || $(MAKE) wheel
