@@ -4,10 +4,11 @@ import errno
 import io
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
-from uotpool.cli import BROKEN_PIPE, main
+from uotpool.cli import BROKEN_PIPE, COMMANDS, main
 from uotpool.zoo import ENTRIES, build
 
 
@@ -109,6 +110,32 @@ def test_errors_of_files_are_one_line_and_others_a_traceback(monkeypatch, capsys
     if shown:
         assert ended.value.code == 2
         assert capsys.readouterr().err == f"uotpool info: error: {shown}"
+
+
+def test_commands_that_need_a_missing_package_are_left_out(monkeypatch, capsys):
+    """The commands of the library work beside them. A module of our own that is missing is an error of ours."""
+
+    def with_commands_of(module: str) -> None:
+        found = metadata.EntryPoint("experiments", f"{module}:add_parsers", COMMANDS)
+        monkeypatch.setattr(metadata, "entry_points", lambda group: [found])
+
+    with_commands_of("no_such_package.cli")
+    assert lines(capsys, "info")
+    with pytest.raises(SystemExit) as ended:
+        main(["demo"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "no_such_package.cli is left out: it needs no_such_package" in said
+    assert "pip install uotpool-experiments" in said
+    with_commands_of("uotpool.no_such_module")
+    with pytest.raises(ModuleNotFoundError, match=r"uotpool\.no_such_module"):
+        main(["info"])
+
+
+def test_a_closed_output_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit, match="expected an open standard output"):
+        main(["info"])
 
 
 @pytest.mark.process

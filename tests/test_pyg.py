@@ -162,6 +162,21 @@ def test_more_dimensions_are_pooled_as_stock_aggregations_pool_them():
     close(aggregation(randn(5, 3, D), dim=0), aggregation(randn(5, 3, D), torch.zeros_like(index), dim=0))
 
 
+def test_sets_of_several_heads_are_checked():
+    aggregation, x = UOTAggregation(D).double(), randn(3, 5, D)
+    index, ptr = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([0, 2, 2, 5])
+    for wanted, arguments in (
+        ("invalid 'dim_size'", {"ptr": ptr, "dim_size": 4}),  # PyG's own words
+        (r"index: expected the set of each of the 5 nodes, \(5,\)", {"index": index[:4]}),
+        ("index: expected", {"index": index, "dim_size": 2}),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            aggregation(x, **arguments, dim=1)
+    assert aggregation(x, index, dim=1).shape == (3, 3, D)
+    close(aggregation(x, dim=1), aggregation(x, torch.zeros_like(index), dim_size=1, dim=1))
+    assert torch.equal(aggregation(x, dim_size=2, dim=1)[:, 1], x.new_zeros(3, D))
+
+
 def test_a_convolution_with_several_heads():
     """GATConv aggregates messages (edges, heads, features)."""
     torch.manual_seed(0)

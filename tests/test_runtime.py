@@ -358,6 +358,19 @@ def test_reset_parameters_follows_the_seed():
     assert all(not torch.equal(a, b) for a, b in zip(once.parameters(), layer.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_mixed_pooling_is_reset(gated):
+    layer = MixedMeanMax(D, gated=gated)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(7.0)
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    torch.manual_seed(3)
+    fresh = MixedMeanMax(D, gated=gated)
+    assert all(torch.equal(p, q) for p, q in zip(layer.parameters(), fresh.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("value", [1e-5, 1e-3, 0.1, 1.0, 30.0, 1e4, [1e-5, 1e4]])
 def test_init_gives_these_weights(value):
     names = ("alpha0", "alpha1", "alpha2", "rho")
