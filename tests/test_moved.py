@@ -66,3 +66,9 @@ def test_other_missing_names_are_pythons_affair():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         exec("from uotpool import nothing", {})
     assert not hasattr(uotpool, "surgery")
+
+
+def test_the_import_system_works_as_before():
+    """Every finder is asked to forget what it knows, ours too: notebooks and torch do that."""
+    importlib.invalidate_caches()
+    assert importlib.util.find_spec("uotpool.no_such_module") is None

@@ -29,9 +29,8 @@ MOVED = {
 
 
 class _MovedFinder(MetaPathFinder):
-    @classmethod
     def find_spec(
-        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> None:
         """Raise an error for a moved module, and leave all others to the error of Python.
 
@@ -48,4 +47,4 @@ class _MovedFinder(MetaPathFinder):
         )
 
 
-sys.meta_path.append(_MovedFinder)
+sys.meta_path.append(_MovedFinder())
