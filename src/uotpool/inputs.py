@@ -246,7 +246,7 @@ def resolve_weights(
     values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
     lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
     if K is None:
-        length = next(iter(lengths.values()), DEFAULT_K)
+        length, *_ = *lengths.values(), DEFAULT_K
     else:
         length = 1 if K == "converged" else K
     for name, value in lengths.items():

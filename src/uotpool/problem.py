@@ -46,8 +46,8 @@ class Weights(NamedTuple):
     alpha2: Tensor
     rho: Tensor | None = None
 
-    @property
-    def K(self) -> int:
+    def num_modules(self) -> int:
+        """Return K. It is no property: before torch 2.9, torch.compile knows none of a named tuple."""
         return self.alpha0.shape[0]
 
 
@@ -75,8 +75,8 @@ class Problem(NamedTuple):
     scale: Tensor | None = None
     as_is: bool = False
 
-    @property
-    def K(self) -> int:
+    def num_modules(self) -> int:
+        """Return K."""
         weights = self.weights
         return weights.K if isinstance(weights, LearnedWeights) else weights.shape[1]
 

@@ -146,7 +146,7 @@ def plan(problem: Problem, options: SolverOptions) -> Tensor:
 
 def _prepared(problem: Problem, options: SolverOptions) -> tuple[Backend, Problem]:
     """Return the backend, and the problem as this backend reads it."""
-    backend = choose(problem.X, problem.K, options, num_sets=problem.sets.num_sets)
+    backend = choose(problem.X, problem.num_modules(), options, num_sets=problem.sets.num_sets)
     if problem.as_is and not backend.reads_as_is:  # K = 0, or sets that it does not take
         problem = problem.widened()
     return backend, problem

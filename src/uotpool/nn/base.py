@@ -155,8 +155,12 @@ class Pooling(NotScriptable, nn.Module):
 
 def no_autocast(device: str) -> Any:
     """Return a context in which tensors on the device keep their dtype."""
-    autocast = torch.amp.is_autocast_available(device)  # "meta" has none
-    return torch.autocast(device, enabled=False) if autocast else nullcontext()
+    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
+
+
+@torch.compiler.assume_constant_result  # before torch 2.9, torch.compile cannot trace the question
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)  # "meta" has none
 
 
 def mlp(*widths: int) -> nn.Sequential:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from uotpool import checks
+from uotpool.nn.base import no_autocast
 
 Prior = str | Mapping[str, int] | nn.Module  # what a user passes as p0 or q0
 
@@ -83,9 +83,7 @@ def _uniform(weight: Tensor) -> None:
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
     # We compute in the precision of x, the solver's, since a sum over a large set overflows float16.
-    device = x.device.type
-    autocast = torch.amp.is_autocast_available(device)  # "meta" has none
-    with torch.autocast(device, enabled=False) if autocast else nullcontext():
+    with no_autocast(x.device.type):
         return nn.functional.linear(x, weight.to(x.dtype))
 
 

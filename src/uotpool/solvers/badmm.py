@@ -136,9 +136,9 @@ def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
 def _solve(problem: SolverInput, quadratic: bool) -> Tensor:
     """Return log S after K modules and a closing primal update with the last module's weights."""
     s = start(problem)
-    for k in range(problem.w.K):
+    for k in range(problem.w.num_modules()):
         s = step(problem, s, k, quadratic)
-    return primal(problem, s, problem.w.K - 1, quadratic).log_S
+    return primal(problem, s, problem.w.num_modules() - 1, quadratic).log_S
 
 
 def solve_entropic(problem: SolverInput) -> Tensor:

@@ -38,6 +38,6 @@ class Solver:
 
     def solve(self, problem: SolverInput, formulation: str) -> Tensor:
         """Return log P after K modules, in the shape of X, with finite filler at absent rows."""
-        if problem.w.K == 0:
+        if problem.w.num_modules() == 0:
             return problem.start()
         return self.exact(problem) if formulation == "exact" else self.published(problem)

@@ -22,7 +22,7 @@ def sinkhorn(problem: SolverInput) -> Tensor:
     X, sets, log_p0, log_q0, w = problem
     a, b = problem.zero_potentials()
     Y = X / w.alpha0[0]
-    for k in range(w.K):
+    for k in range(w.num_modules()):
         alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
         log_p, log_q = sets.logsumexp_n(Y), logsumexp_d(Y)
         a = alpha1 * (a + alpha0 * (log_p0 - log_p)) / (alpha0 * (alpha0 + alpha1))
@@ -47,7 +47,7 @@ def _badmm(problem: SolverInput, quadratic: bool) -> Tensor:
     log_P = log_S = sets.to_rows(log_p0) + log_q0
     log_mu, log_eta = log_p0, log_q0
     Z, (z1, z2) = torch.zeros_like(X), problem.zero_potentials()
-    for k in range(w.K):
+    for k in range(w.num_modules()):
         alpha0, alpha1, alpha2, rho = w.alpha0[k], w.alpha1[k], w.alpha2[k], w.rho[k]
         # Line 3, log-primal update.
         if quadratic:

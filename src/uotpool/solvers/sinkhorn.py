@@ -46,7 +46,7 @@ def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def solve(problem: SolverInput) -> Tensor:
     """Return log P after K sweeps from v = 0. The last module's alpha0 forms the plan."""
     u, v = problem.zero_potentials()
-    for k in range(problem.w.K):
+    for k in range(problem.w.num_modules()):
         u, v = sweep(problem, v, k)
     return log_plan(problem.X, problem.sets, u, v, problem.w.alpha0[-1])
 
