@@ -8,6 +8,7 @@ from importlib import metadata
 
 import pytest
 
+import uotpool
 from uotpool.cli import BROKEN_PIPE, COMMANDS, main
 from uotpool.zoo import ENTRIES, build
 
@@ -130,6 +131,13 @@ def test_commands_that_need_a_missing_package_are_left_out(monkeypatch, capsys):
     with_commands_of("uotpool.no_such_module")
     with pytest.raises(ModuleNotFoundError, match=r"uotpool\.no_such_module"):
         main(["info"])
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"uotpool {uotpool.__version__}\n"
 
 
 def test_a_closed_output_is_named(monkeypatch):

@@ -213,14 +213,14 @@ def test_a_gate_is_not_taken_for_the_pool(last):
         net.conv2.uotpool.pool.raw_scale.fill_(3.0)
     assert not torch.equal(logits(net, picture()), expected)
     with pytest.raises(
-        ValueError, match=r"got squeeze \(Adaptive.*decides no output alone.*name=\.\.\. swaps it"
+        ValueError, match=r"got 'squeeze' \(Adaptive.*decides no output alone.*name=\.\.\. swaps it"
     ):
         replace_global_pool(Gated(lambda x: x.amax((2, 3)), last))
     assert isinstance(replace_global_pool(Gated(), name="squeeze").squeeze, AdaptiveUOTPool2d)
 
 
 def test_of_several_last_pools_one_has_to_be_named():
-    with pytest.raises(ValueError, match=r"got avgpool .*second .*say which by name="):
+    with pytest.raises(ValueError, match=r"got 'avgpool' .*'second' .*say which by name="):
         replace_global_pool(TwoHeads())
     net = replace_global_pool(TwoHeads(), name="second")
     assert isinstance(net.second, AdaptiveUOTPool2d)
@@ -383,7 +383,7 @@ def test_a_second_swap_says_that_it_is_one():
         replace_local_pools(net)
     net = replace_global_pool(squeeze(), name="avgpool")
     with pytest.raises(
-        ValueError, match=r"already: avgpool .*name=\.\.\. swaps another one of layer1\.squeeze\.pool"
+        ValueError, match=r"already: avgpool .*name=\.\.\. swaps another one of 'layer1\.squeeze\.pool"
     ):
         replace_global_pool(net)
     replace_global_pool(net, name="layer1.squeeze.pool")

@@ -68,6 +68,10 @@ def groups(model=None, **options):
     return uotpool.param_groups(layer() if model is None else model, 0.1, **options)
 
 
+def groups_of(weight_decay):
+    return uotpool.param_groups(layer(), weight_decay)
+
+
 def switch(enabled):
     return uotpool.check(enabled)
 
@@ -151,6 +155,32 @@ ALWAYS: list[Bad] = [
         "None to learn it",
         "requires grad",
     ),
+    (
+        "X-list",
+        lambda: layer()([X[0], X[0]]),
+        T,
+        "X",
+        "a floating tensor",
+        "a list of 2 tensors: sets of several",
+    ),
+    (
+        "index-names",
+        lambda: pool(ROWS, index=tensor([0, 1, 2, 3, 4, 10**10])),
+        V,
+        "index",
+        "numbers of sets",
+        "10000000000",
+    ),
+    (
+        "dim-size-tensor",
+        lambda: pool(ROWS, index=INDEX, dim_size=tensor(3)),
+        T,
+        "dim_size",
+        "an integer",
+        "int(dim_size)",
+    ),
+    ("decay", lambda: groups_of("a"), T, "weight_decay", "a number >= 0", "'a' (str)"),
+    ("decay-negative", lambda: groups_of(-1), V, "weight_decay", "a number >= 0", "-1 (int)"),
     ("gap-weight-length", lambda: gap(alpha2=[1.0, 2.0]), V, "alpha2", "one value", "2 values"),
     ("rho-missing", lambda: pool(solver="badmm-e"), V, "rho", "solver='badmm-e'", "None"),
     ("rho-missing-K", lambda: plan(solver="badmm-q", K=3), V, "rho", "number > 0 or 3 values", "None"),
@@ -250,7 +280,7 @@ ALWAYS: list[Bad] = [
     ("layer-X-list", lambda: layer()([1.0]), T, "X", "a floating tensor", "[1.0] (list)"),
     ("layer-mask", lambda: layer()(X, mask=ADDITIVE), V, "mask", "0/1 tensor", "the value -inf"),
     ("layer-ptr", lambda: layer()(ROWS, ptr=INDEX), V, "ptr", "end at 6", "[0, 0, 0, 1, 1, 1]"),
-    ("layer-scale", lambda: layer(scale="set"), V, "scale", "one of 'feature'", "'set'"),
+    ("layer-scale", lambda: layer(scale="set"), V, "scale", "'feature' or None", "'set'"),
     ("layer-K-typo", lambda: layer(K="converge"), T, "K", '"converged"', "'converge' (str)"),
     ("layer-solver", lambda: layer(solver=None), V, "solver", "one of 'sinkhorn'", "None"),
     ("layer-readout", lambda: layer(readout="authors"), V, "readout", 'formulation="paper"', "'exact'"),
@@ -424,6 +454,24 @@ def test_additive_masks_are_refused_always(drop, dtype, checked):
 def test_masks_of_0_and_1_are_accepted(dtype):
     mask = tensor([[1, 1, 0], [1, 0, 1]])
     assert torch.equal(pool(mask=mask.to(dtype)), pool(mask=mask.bool()))
+
+
+@torch.no_grad()
+def test_a_mask_whose_values_cannot_be_checked_is_bool_or_whole():
+    """An additive mask, 0 to keep, would be read as its opposite. A graph break lets eager check the values."""
+    torch.compiler.reset()
+    mask, network = tensor([[1, 1, 0], [1, 0, 1]]), layer()
+    compiled = torch.compile(network, backend="aot_eager")
+    for dtype in (torch.bool, torch.int64, torch.float32):
+        close = torch.testing.assert_close
+        close(compiled(X, mask=mask.to(dtype)), network(X, mask=mask.bool()))
+        if dtype != torch.float32:
+            torch.export.export(network, (X,), {"mask": mask.to(dtype)})
+    with pytest.raises(RuntimeError, match="mask must hold 0 and 1 only"):
+        compiled(X, mask=torch.zeros(2, 3).masked_fill(mask == 0, -torch.inf))
+    with pytest.raises(ValueError, match=r"mask: expected bool or integers under .*torch\.float32"):
+        torch.export.export(network, (X,), {"mask": mask.float()})
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("padding", [NAN, INF, -INF])

@@ -63,11 +63,14 @@ def describe(x: object) -> str:
         dtype = str(x.dtype).removeprefix("torch.")
         kind = "" if x.layout == torch.strided else f"{str(x.layout).removeprefix('torch.')} "
         article = "an" if dtype.startswith("int") and not kind else "a"
-        if x.is_nested:
-            return f"a nested {dtype} tensor on {x.device}"
+        if x.is_nested:  # one in the old layout has no shape
+            shape = f" of shape {tuple(x.shape)}" if x.layout == torch.jagged else ""
+            return f"a nested {dtype} tensor{shape} on {x.device}"
         return f"{article} {kind}{dtype} tensor of shape {tuple(x.shape)} on {x.device}"
     if _is_numpy(x):
         return f"a NumPy array of {x.dtype} and shape {x.shape}"  # type: ignore[attr-defined]
+    if _is_tensors(x):
+        return f"a {type(x).__name__} of {len(x)} tensors"  # type: ignore[arg-type]
     text = repr(x)
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({type(x).__name__})"
 
@@ -81,11 +84,19 @@ def _way_out(name: str, accepted: str, came: object) -> str:
     """Say what helps, for mistakes that can be recognised from what came."""
     if _is_numpy(came) and "tensor" in accepted:
         return f": torch.from_numpy({name}) makes a tensor of it"
+    if "an integer" in accepted and isinstance(came, Tensor):
+        return f": int({name}) makes one"
+    if name == "X" and _is_tensors(came):
+        return ": sets of several sizes are torch.cat(X) with index=... or ptr=..., or a jagged nested tensor"
     images = {4: ("(B, C, H, W)", "AdaptiveUOTPool2d"), 5: ("(B, C, D, H, W)", "AdaptiveUOTPool3d")}
     if name == "X" and "(B, N, D)" in accepted and isinstance(came, Tensor) and came.dim() in images:
         layout, layer = images[came.dim()]
         return f": for images {layout} there is {layer}"
     return ""
+
+
+def _is_tensors(x: object) -> bool:
+    return isinstance(x, (list, tuple)) and len(x) > 0 and all(isinstance(one, Tensor) for one in x)
 
 
 def _is_numpy(x: object) -> bool:
@@ -96,6 +107,12 @@ def _is_numpy(x: object) -> bool:
 def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
     if not isinstance(value, str) or value not in accepted:
         fail(name, "one of " + ", ".join(repr(a) for a in accepted), value)
+
+
+def only(name: str, value: object, accepted: str) -> None:
+    """Refuse what is not the one text that an option takes beside None."""
+    if value is not None and value != accepted:
+        fail(name, f"{accepted!r} or None", value)
 
 
 def flag(name: str, x: object) -> None:
@@ -242,7 +259,11 @@ def mask_values(mask: Tensor, accepted: str) -> None:
         if not bool(good.all()):
             odd = mask[~good][0].item()
             raise ValueError(f"mask: expected {accepted}, 1 where a sample is present, got the value {odd}")
-    elif not torch.compiler.is_compiling():
+    elif torch.compiler.is_compiling():
+        if mask.is_floating_point():
+            known = "bool or integers under torch.compile and torch.export, where no value can be checked"
+            raise ValueError(f"mask: expected {known} (mask.bool() if 1 means present), got {mask.dtype}")
+    else:
         torch._assert_async(good.all(), "uotpool: mask must hold 0 and 1 only, 1 where a sample is present")
 
 

@@ -99,6 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     names = ", ".join(OF_EXPERIMENTS)
     more = f"`pip install {EXPERIMENTS}` adds commands that train and compare poolings: {names}."
     parser = _Parser(prog="uotpool", description=uotpool.__doc__, epilog=None if added else more)
+    parser.add_argument("--version", action="version", version=f"uotpool {uotpool.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and active implementations")
     command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")

@@ -17,6 +17,7 @@ Weight = float | Tensor | Sequence[float]
 Modules = int | Literal["converged"] | None
 
 DEFAULT_K = 4
+MOST_SETS = 2**31  # as large an index holds names of sets, and would ask for all of the memory
 
 
 def as_sets(
@@ -158,6 +159,9 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     given = dim_size is not None
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
+        if dim_size > MOST_SETS:
+            way_out = "torch.unique(index, return_inverse=True) numbers other names of sets"
+            checks.fail("index", f"numbers of sets, from 0 on ({way_out})", dim_size - 1)
     checks.index_values(index, dim_size, given)
     return index.long(), dim_size
 

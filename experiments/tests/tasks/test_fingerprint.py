@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,16 +282,28 @@ def test_does_not_depend_on_what_was_asked_before(sources):
 
 
 def test_sources_of_the_kernels_count_where_they_run(sources, monkeypatch):
-    monkeypatch.setattr(module.library, "missing", lambda: "")
+    monkeypatch.setattr(module.library, "load", lambda: SimpleNamespace(_name=__file__))
     before = sources.fingerprint()
     header = sources.csrc / "kernels.cpp"
     header.write_text(header.read_text() + "\nint extra;\n")
     assert sources.fingerprint() != before
-    monkeypatch.setattr(module.library, "missing", lambda: "no compiler")
+    monkeypatch.setattr(module.library, "load", lambda: None)
     plain = sources.fingerprint()
     assert plain != before
     header.write_text("")
     assert sources.fingerprint() == plain
+
+
+def test_a_wheel_has_a_library_and_no_sources(sources, monkeypatch, tmp_path):
+    shutil.rmtree(sources.csrc)
+    found = []
+    for content in (b"one build", b"another", b"one build"):
+        path = tmp_path / "libuotpool_native.so"
+        path.write_bytes(content)
+        monkeypatch.setattr(module.library, "load", lambda path=path: SimpleNamespace(_name=str(path)))
+        found.append(sources.fingerprint())
+    assert found[0] == found[2] != found[1]
+    assert sources.fingerprint("mean") == sources.fingerprint("mean")
 
 
 ABOVE = ("runs", "analysis", "tables", "figures", "report", "explorer", "cli")
@@ -370,7 +383,7 @@ def test_a_release_and_a_new_public_name_keep_it(sources):
 
 
 def test_a_struct_that_moves_to_a_header_of_its_own_keeps_it(sources, monkeypatch):
-    monkeypatch.setattr(module.library, "missing", lambda: "")
+    monkeypatch.setattr(module.library, "load", lambda: SimpleNamespace(_name=__file__))
     header = sources.csrc / "kernels.cpp"
     text = header.read_text()
     moving = "\nstruct Moving { int a; };\n"
@@ -392,7 +405,7 @@ def test_kernels_of_a_gpu_count_where_there_is_one(sources, monkeypatch):
 
 
 def test_where_a_header_lies_does_not_count(sources, monkeypatch):
-    monkeypatch.setattr(module.library, "missing", lambda: "")
+    monkeypatch.setattr(module.library, "load", lambda: SimpleNamespace(_name=__file__))
     before = sources.fingerprint()
     (sources.csrc / "kernels.cpp").rename(sources.csrc / "all_kernels.cpp")
     assert sources.fingerprint() == before

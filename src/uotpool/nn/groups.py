@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,10 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     """
     if not isinstance(module, nn.Module):
         checks.fail("module", "the model itself, not its parameters", module, TypeError)
+    if isinstance(weight_decay, bool) or not isinstance(weight_decay, numbers.Real):
+        checks.fail("weight_decay", "a number >= 0", weight_decay, TypeError)
+    if not weight_decay >= 0:
+        checks.fail("weight_decay", "a number >= 0", weight_decay)
     for name in pool_options:
         _check_option(name)
     raw: dict[int, nn.Parameter] = {}

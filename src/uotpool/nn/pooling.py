@@ -120,8 +120,7 @@ class UOTPooling(WeightedPooling):
         if K is None:
             K = DEFAULT_K[solver]
         checks.converged(K, optional=False)
-        if scale is not None:
-            checks.one_of("scale", scale, ("feature",))
+        checks.only("scale", scale, "feature")
         options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
@@ -146,7 +145,7 @@ class UOTPooling(WeightedPooling):
         self._scaled = "one" if one else "feature" if per_feature else ""
 
     def _check_start(self, start: str) -> None:
-        checks.one_of("start", start, ("mean",))
+        checks.only("start", start, "mean")
         if self.K == 0 or self.q0 is not None or self.options.readout == "authors":
             q0 = "uniform" if self.q0 is None else self.q0
             came = f"K={self.K!r}, q0={q0!r}, readout={self.options.readout!r}"

@@ -240,7 +240,7 @@ def _others(seen: Look, gates: Mapping[str, Pool]) -> str:
     if gates:
         return f"{_list(gates)}, which decides no output alone, as the pool of a gate; name=... swaps it anyway"
     if seen.pools:
-        return _list(seen.pools)
+        return f"{_list(seen.pools)}; in their place a layer, such as AdaptiveUOTPool2d, can be set by hand"
     makes = "is neither their mean nor the class token" if seen.watch.sees_pooling else "could not be seen"
     return (
         f"a network without one: it has no pooling layer, and what it makes of its tokens {makes}; name=... "
@@ -251,4 +251,4 @@ def _others(seen: Look, gates: Mapping[str, Pool]) -> str:
 
 def _list(seen: Mapping[str, Pool]) -> str:
     shown = {n: repr(s.layer) if isinstance(s, Seen) else s.what for n, s in seen.items()}
-    return ", ".join(f"{name} ({shown[name]})" for name in sorted(shown)) or "no pooling layers"
+    return ", ".join(f"{name!r} ({shown[name]})" for name in sorted(shown)) or "no pooling layers"

@@ -178,10 +178,17 @@ def _statements(module: str) -> list[str]:
 
 
 def _native() -> str:
-    """Return a hash of the kernels' sources, or a text that says that there are no kernels."""
-    if library.missing():
+    """Return a hash of the kernels, or a text that says that there are none.
+
+    It is one of their sources, so that every machine that builds these has the same. A wheel has no
+    sources: there the library itself stands for them.
+    """
+    loaded = library.load()
+    if loaded is None:
         return "plain torch"
     folder = PACKAGES["uotpool"].parents[1] / "csrc"
+    if not folder.is_dir():
+        return "built " + hashlib.sha256(Path(loaded._name).read_bytes()).hexdigest()
     sources = [path for path in folder.iterdir() if path.suffix in (".h", ".cpp")]
     pieces = sorted(piece for path in sources for piece in _cpp_pieces(_cpp_code(path.read_text())))
     return "native " + hashlib.sha256("\n".join(pieces).encode()).hexdigest()
