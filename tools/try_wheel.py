@@ -1,7 +1,8 @@
 """Tries the wheel of dist/ as a user has it, without a compiler: `make test-wheel`.
 
 A new environment gets torch and the wheel, nothing else. There the code of README must run without
-a warning, with the fused kernels; then the kernel tests run against the installed library.
+a warning, with the fused kernels; then the study is installed beside it and shows its demo, and the
+kernel tests run against the installed library.
 `--installed` does the second part in the environment of this interpreter, as cibuildwheel calls it.
 """
 
@@ -43,6 +44,11 @@ def try_library(python: Path) -> None:
     used = "assert uotpool.resolve_impl(torch.empty(0), 'sinkhorn') == 'cpu', 'the kernels do not load'\n"
     run(python, "-c", f"{strict}{where}{code}\n{used}")
     run(python, "-m", "uotpool", "info")
+
+
+def try_study(python: Path) -> None:
+    """Run the demo, which trains and compares, from the two wheels alone."""
+    run(python, "-m", "uotpool", "demo", "--quick", "--seeds", "1", "--output", str(ENVIRONMENT / "demo"))
 
 
 def try_kernels(python: Path, *options: str) -> None:
@@ -91,4 +97,5 @@ if __name__ == "__main__":
         new = new_environment()
         try_library(new)
         install(new, wheel("uotpool_experiments"), "hypothesis", "pytest")
+        try_study(new)
         try_kernels(new)
