@@ -47,7 +47,7 @@ class Weights(NamedTuple):
     rho: Tensor | None = None
 
     def num_modules(self) -> int:
-        """Return K. It is no property: before torch 2.9, torch.compile knows none of a named tuple."""
+        """Return K. It is no property: torch.compile of torch 2.4 to 2.8 knows none of a named tuple."""
         return self.alpha0.shape[0]
 
 

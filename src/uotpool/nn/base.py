@@ -158,7 +158,7 @@ def no_autocast(device: str) -> Any:
     return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
 
 
-@torch.compiler.assume_constant_result  # before torch 2.9, torch.compile cannot trace the question
+@torch.compiler.assume_constant_result  # torch.compile of torch 2.4 to 2.8 cannot trace the question
 def _has_autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device)  # "meta" has none
 
