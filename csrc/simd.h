@@ -91,9 +91,9 @@ UOTPOOL_INLINE V<float> vmax(V<float> a, V<float> b) { return a > b ? a : b; }
 UOTPOOL_INLINE V<double> vmax(V<double> a, V<double> b) { return a > b ? a : b; }
 #endif
 
-// a b + c, rounded once where the CPU can and twice where it cannot. The compiler may choose for each place where that is
-// written as a sum: Clang rounds twice where a product has two uses. Exponents are relative to the largest of them, which
-// has to be rounded as they are, or one comes out positive.
+// a b + c, rounded once where the CPU has an instruction for that and twice where it has none. Where it is written as a
+// sum, the compiler chooses for each place: it may round twice where a product has two uses. Exponents are relative to
+// the largest of them, which has to be rounded as they are, or one comes out positive.
 #if defined(__AVX512F__) && UOTPOOL_VECTOR_BYTES == 64
 UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) {
     return (V<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -114,6 +114,17 @@ UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) {
 }
 UOTPOOL_INLINE V<double> fma_vectors(V<double> a, V<double> b, V<double> c) {
     return (V<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
+#elif defined(__FMA__) || defined(__FP_FAST_FMAF) // vectors of another width than those of the CPU
+UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) {
+    for (int i = 0; i < W<float>; ++i)
+        c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+UOTPOOL_INLINE V<double> fma_vectors(V<double> a, V<double> b, V<double> c) {
+    for (int i = 0; i < W<double>; ++i)
+        c[i] = __builtin_fma(a[i], b[i], c[i]);
+    return c;
 }
 #else
 UOTPOOL_INLINE V<float> fma_vectors(V<float> a, V<float> b, V<float> c) { return a * b + c; }

@@ -126,5 +126,7 @@ def test_published_versions_know_each_other(site, tmp_path):
     for target in targets:
         assert target.startswith("0.10.0/")
         assert (tmp_path / target).exists()
+    with pytest.raises(SystemExit, match=r"expected versions X\.Y\.Z, got 0\.11\.0rc1"):
+        publish(site, tmp_path, "0.11.0rc1")
     with pytest.raises(SystemExit, match="expected a site built by `make docs`"):
         publish(tmp_path, tmp_path, "0.11.0")

@@ -49,6 +49,7 @@ SCRIPT = f"""
 import importlib, runpy, sys
 import torch
 import uotpool
+print("compiler", [name for name in ("torch._dynamo", "sympy") if name in sys.modules])  # takes seconds
 print(uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0).tolist())
 for name in {OPTIONAL!r} + ("uotpool.pyg", "uotpool.integrations.sentence_transformers"):
     try:
@@ -93,7 +94,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.process
 def test_works_with_torch_alone(alone):
-    lines = ["[[1.0, 1.0, 1.0]]"]
+    lines = ["compiler []", "[[1.0, 1.0, 1.0]]"]
     lines += [f"{name} lacks {name}" for name in OPTIONAL]
     lines += ["uotpool.pyg lacks torch_geometric"]
     lines += ["uotpool.integrations.sentence_transformers lacks sentence_transformers"]

@@ -72,9 +72,3 @@ def test_the_import_system_works_as_before():
     """Every finder is asked to forget what it knows, ours too: notebooks and torch do that."""
     importlib.invalidate_caches()
     assert importlib.util.find_spec("uotpool.no_such_module") is None
-
-
-def test_the_zoo_needs_no_import_of_its_own():
-    assert uotpool.zoo.build("mean", dim=3).dim == 3
-    with pytest.raises(AttributeError, match="module 'uotpool' has no attribute 'zo'"):
-        uotpool.zo  # noqa: B018

@@ -166,12 +166,19 @@ def test_sets_of_several_heads_are_checked():
     aggregation, x = UOTAggregation(D).double(), randn(3, 5, D)
     index, ptr = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([0, 2, 2, 5])
     for wanted, arguments in (
-        ("invalid 'dim_size'", {"ptr": ptr, "dim_size": 4}),  # PyG's own words
         (r"index: expected the set of each of the 5 nodes, \(5,\)", {"index": index[:4]}),
         ("index: expected", {"index": index, "dim_size": 2}),
     ):
         with pytest.raises(ValueError, match=wanted):
             aggregation(x, **arguments, dim=1)
+    for wanted, arguments in (  # a call of PyG's checks these itself, and makes what is not given
+        ("dim_size: expected 3, the number of sets of ptr", {"ptr": ptr, "dim_size": 4}),
+        ("dim_size: expected None without index and ptr", {"dim_size": 2}),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            aggregation.forward(x, **arguments, dim=1)
+    for arguments in ({"index": index}, {"ptr": ptr}, {}):
+        close(aggregation.forward(x, **arguments, dim=1), aggregation(x, **arguments, dim=1))
     assert aggregation(x, index, dim=1).shape == (3, 3, D)
     close(aggregation(x, dim=1), aggregation(x, torch.zeros_like(index), dim_size=1, dim=1))
     assert torch.equal(aggregation(x, dim_size=2, dim=1)[:, 1], x.new_zeros(3, D))

@@ -25,13 +25,16 @@ def version_of_source() -> str:
 
 def order(version: str) -> tuple[int, ...]:
     """What sorts versions: 0.10.0 is newer than 0.9.1."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise SystemExit(f"expected versions X.Y.Z, got {version}: others are not published")
+    return tuple(int(part) for part in version.split("."))
 
 
 def publish(site: Path, published: Path, version: str) -> list[str]:
     """Replace the version in the folder of published ones, and return all of them, newest first."""
     if not (site / LIST).exists():
         raise SystemExit(f"{site} has no {LIST}: expected a site built by `make docs`")
+    order(version)
     shutil.rmtree(published / version, ignore_errors=True)
     shutil.copytree(site, published / version)
     names = (path.parent.parent.name for path in published.glob(f"*/{LIST}"))

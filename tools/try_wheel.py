@@ -3,7 +3,8 @@
 A new environment gets torch and the wheel, nothing else. There the code of README must run without
 a warning, with the fused kernels; then the study is installed beside it and shows its demo, and the
 kernel tests run against the installed library.
-`--installed` does the second part in the environment of this interpreter, as cibuildwheel calls it.
+`--installed` runs README's code and the kernel tests in the environment of this interpreter, as
+cibuildwheel calls it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ MEASURED = "--ignore=tests/kernels/test_memory.py"
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 
 
-def run(python: Path, *words: str) -> None:
+def run(python: Path, *words: str, where: Path = ROOT) -> None:
     """Run Python where PATH has its environment alone."""
     env = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX", "PYTHONPATH")}
     env |= {"PATH": str(python.parent), "OMP_NUM_THREADS": "1"}
     assert not any(shutil.which(name, path=env["PATH"]) for name in COMPILERS)
     print("+", python.name, *(word.partition("\n")[0] for word in words), flush=True)
-    if status := subprocess.run([str(python), *words], cwd=ROOT, env=env, check=False).returncode:
+    if status := subprocess.run([str(python), *words], cwd=where, env=env, check=False).returncode:
         sys.exit(f"failed with status {status}")
 
 
@@ -48,7 +49,7 @@ def try_library(python: Path) -> None:
 
 def try_study(python: Path) -> None:
     """Run the demo, which trains and compares, from the two wheels alone."""
-    run(python, "-m", "uotpool", "demo", "--quick", "--seeds", "1", "--output", str(ENVIRONMENT / "demo"))
+    run(python, "-m", "uotpool", "demo", "--quick", "--seeds", "1", where=ENVIRONMENT)
 
 
 def try_kernels(python: Path, *options: str) -> None:

@@ -6,9 +6,9 @@ for (const label of document.querySelectorAll(".sidebar-versions")) {
   choice.append(...VERSIONS.map((name) => new Option(name, name, false, name === version)));
   choice.addEventListener("change", async () => {
     const other = new URL(`${document.documentElement.dataset.content_root}../${choice.value}/`, location);
-    // A page opened as a file may not ask whether another one exists.
-    const found = location.protocol !== "file:" && (await fetch(new URL(page, other), { method: "HEAD" })).ok;
-    location = new URL(found ? page : "index.html", other);
+    // A page that was opened as a file, or is read without a network, cannot ask whether another one exists.
+    const asked = await fetch(new URL(page, other), { method: "HEAD" }).catch(() => ({ ok: false }));
+    location = new URL(asked.ok ? page : "index.html", other);
   });
   label.hidden = false;
 }

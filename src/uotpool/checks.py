@@ -84,7 +84,8 @@ def _way_out(name: str, accepted: str, came: object) -> str:
     """Say what helps, for mistakes that can be recognised from what came."""
     if _is_numpy(came) and "tensor" in accepted:
         return f": torch.from_numpy({name}) makes a tensor of it"
-    if "an integer" in accepted and isinstance(came, Tensor):
+    whole = isinstance(came, Tensor) and came.numel() == 1 and not came.is_floating_point()
+    if "an integer" in accepted and whole:
         return f": int({name}) makes one"
     if name == "X" and _is_tensors(came):
         return ": sets of several sizes are torch.cat(X) with index=... or ptr=..., or a jagged nested tensor"
@@ -111,7 +112,7 @@ def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
 
 def only(name: str, value: object, accepted: str) -> None:
     """Refuse what is not the one text that an option takes beside None."""
-    if value is not None and value != accepted:
+    if value is not None and not (isinstance(value, str) and value == accepted):
         fail(name, f"{accepted!r} or None", value)
 
 

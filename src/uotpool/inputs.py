@@ -17,7 +17,6 @@ Weight = float | Tensor | Sequence[float]
 Modules = int | Literal["converged"] | None
 
 DEFAULT_K = 4
-MOST_SETS = 2**31  # as large an index holds names of sets, and would ask for all of the memory
 
 
 def as_sets(
@@ -159,8 +158,11 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     given = dim_size is not None
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
-        if dim_size > MOST_SETS:
-            way_out = "torch.unique(index, return_inverse=True) numbers other names of sets"
+        # Names of sets, such as times, taken for their numbers would ask for all of the memory.
+        if checks.readable(index) and dim_size > max(10**7, 1000 * X.shape[0]):
+            way_out = (
+                "torch.unique(index, return_inverse=True) numbers names; dim_size=... allows for empty sets"
+            )
             checks.fail("index", f"numbers of sets, from 0 on ({way_out})", dim_size - 1)
     checks.index_values(index, dim_size, given)
     return index.long(), dim_size
@@ -250,7 +252,10 @@ def resolve_weights(
     values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
     lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
     if K is None:
-        length, *_ = *lengths.values(), DEFAULT_K
+        length, *_ = (
+            *lengths.values(),
+            DEFAULT_K,
+        )  # torch.compile of torch 2.4 to 2.8 knows no default of next()
     else:
         length = 1 if K == "converged" else K
     for name, value in lengths.items():

@@ -74,10 +74,7 @@ class UOTAggregation(NotScriptable, Aggregation):
         return y.contiguous()  # convolutions with heads take a view of it
 
     def _pool_each(self, x: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> Tensor:
-        """Pool (*heads, nodes, D) to (*heads, dim_size, D): one problem per head and set, all in one call.
-
-        A call of an aggregation of PyG has made the index and the number of sets where they were not given.
-        """
+        """Pool (*heads, nodes, D) to (*heads, dim_size, D): one problem per head and set, all in one call."""
         *heads, nodes, D = x.shape
         count = math.prod(heads)
         head = torch.arange(count, device=x.device).unsqueeze(-1)
@@ -85,14 +82,20 @@ class UOTAggregation(NotScriptable, Aggregation):
         if ptr is not None:
             checks.integers("ptr", ptr)
             checks.ptr_values(ptr, nodes)
+            if dim_size not in (None, ptr.shape[0] - 1):
+                checks.fail("dim_size", f"{ptr.shape[0] - 1}, the number of sets of ptr, or None", dim_size)
             ends = (nodes * head + ptr[1:]).flatten()
             y = self.pool(rows, ptr=torch.cat([ends.new_zeros(1), ends]))
             return y.reshape(*heads, ptr.shape[0] - 1, D)
-        assert index is not None
-        assert dim_size is not None
+        if index is None:
+            if dim_size not in (None, 1):
+                checks.fail("dim_size", "None without index and ptr, as all nodes are then one set", dim_size)
+            index, dim_size = torch.zeros(nodes, dtype=torch.long, device=x.device), 1
         checks.integers("index", index)
         if index.shape != (nodes,):
             checks.fail("index", f"the set of each of the {nodes} nodes, ({nodes},)", index)
+        if dim_size is None:
+            dim_size = int(index.max()) + 1 if index.numel() else 0
         # Checked here, as an entry beyond the sets of its head would be taken for one of the next head.
         checks.index_values(index, dim_size)
         y = self.pool(rows, (dim_size * head + index).flatten(), dim_size=count * dim_size)

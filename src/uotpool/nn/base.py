@@ -158,9 +158,13 @@ def no_autocast(device: str) -> Any:
     return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
 
 
-@torch.compiler.assume_constant_result  # torch.compile of torch 2.4 to 2.8 cannot trace the question
 def _has_autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device)  # "meta" has none
+
+
+# torch.compile of torch 2.4 to 2.8 cannot trace the question. torch.compiler.assume_constant_result marks a
+# function in this way too, but imports the compiler first, which takes seconds.
+_has_autocast._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def mlp(*widths: int) -> nn.Sequential:
