@@ -56,9 +56,9 @@ COMMANDS = list(dict.fromkeys((words, page) for page in PAGES for words in comma
 
 def check_uotpool(words, page):
     parser = make_parser()
-    if len(words) == 1:  # only named: `uotpool figure`
+    if len(words) == 1:  # only named: `uotpool figure`, `uotpool --version`
         (choices,) = (action.choices for action in parser._actions if action.dest == "command")
-        assert words[0] in choices, words
+        assert words[0] in {*choices, *parser._option_string_actions}, words
         return
     try:
         args = parser.parse_args(list(words))
