@@ -55,8 +55,9 @@ class Manifest:
 
     def page(self, entry: Entry, table: Table) -> str:
         """Return the table in Markdown with the command that prints it from the root of a project."""
-        store = Path(self.source.store.resolve().parents[1].name, self.task, RUNS)
-        command = entry.spec.command(store, self.source.stored)
+        folders = self.source.store.resolve().parts
+        below = len(folders) - folders[::-1].index("results") - 1 if "results" in folders else -3
+        command = entry.spec.command(Path(*folders[below:]), self.source.stored)
         return f"{formats.render(table, 'markdown')}\n    {command}\n"
 
     def ranked_samples(self) -> Samples:
