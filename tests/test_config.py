@@ -51,9 +51,10 @@ def test_a_layer_comes_back_from_json(name):
 def test_every_option_is_named_and_survives_another_default():
     """All arguments but where the layer lives: what is written today does not follow later defaults."""
     config = UOTPooling(D).get_config()
-    assert config["alpha1"] == 0.7
+    assert config["alpha0"] == 1.0
     assert config["scale"] == "feature"
-    assert config["K"] == 1
+    assert config["K"] == 4
+    assert config["alpha1"] == "log"
 
     class Later(UOTPooling):
         def __init__(self, dim, *, alpha1=123.0, **options):
@@ -61,7 +62,7 @@ def test_every_option_is_named_and_survives_another_default():
 
     with pytest.raises(ValueError, match="config: expected options of Later"):
         Later.from_config(config)  # its signature does not name the others
-    UOTPooling.__init__.__kwdefaults__["alpha1"], before = 123.0, 0.7
+    UOTPooling.__init__.__kwdefaults__["alpha1"], before = 123.0, "log"
     try:
         assert UOTPooling.from_config(config).get_config() == config
     finally:
@@ -70,11 +71,11 @@ def test_every_option_is_named_and_survives_another_default():
 
 def test_fixed_weights_have_the_values_in_force():
     layer = UOTPooling(D)
-    layer.alpha1.fill_(0.25)
-    assert layer.get_config()["alpha1"] == 0.25
-    assert "alpha1=0.25" in repr(layer)
+    layer.alpha0.fill_(0.25)
+    assert layer.get_config()["alpha0"] == 0.25
+    assert "alpha0=0.25" in repr(layer)
     with torch.device("meta"):
-        assert UOTPooling(D).get_config()["alpha1"] == 0.7
+        assert UOTPooling(D).get_config()["alpha0"] == 1.0
 
 
 def test_the_place_is_an_option_of_from_config():

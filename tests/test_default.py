@@ -32,10 +32,10 @@ def test_is_the_function_with_a_scale():
     X, scales = randn(3, 7, D), randn(D, seed=1)
     pool = layer_with(scales)
     torch.testing.assert_close(pool.scales(), scales, rtol=0, atol=tol.F64)
-    how = {"K": 1, "scale": scales}
-    torch.testing.assert_close(pool(X), uot_pool(X, 1.0, 0.7, 0.7, **how), rtol=0, atol=tol.F64)
-    torch.testing.assert_close(pool.plan(X), uot_plan(X, 1.0, 0.7, 0.7, **how), rtol=0, atol=tol.F64)
-    assert [name for name, _ in pool.named_parameters()] == ["raw_scale"]
+    how = {"K": 4, "scale": scales}
+    torch.testing.assert_close(pool(X), uot_pool(X, 1.0, 20.0, 5.0, **how), rtol=0, atol=tol.F64)
+    torch.testing.assert_close(pool.plan(X), uot_plan(X, 1.0, 20.0, 5.0, **how), rtol=0, atol=tol.F64)
+    assert [name for name, _ in pool.named_parameters()] == ["raw_log_alpha1", "raw_log_alpha2", "raw_scale"]
     assert torch.equal(UOTPooling(D).scales(), torch.ones(D))
 
 
@@ -64,19 +64,21 @@ def test_begins_as_the_mean_if_asked_to_and_learns(solver):
     assert (pool.scales() == 0).all()
 
 
-def test_adam_moves_a_scale_by_ten_rates_a_step():
+def test_adam_moves_a_scale_and_a_logarithm_by_ten_rates_a_step():
     X = randn(3, 7, D, dtype=torch.float32)
     pool = UOTPooling(D)
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.01)
     pool(X).sum().backward()
     optimizer.step()
     torch.testing.assert_close((pool.scales() - 1.0).abs(), torch.full((D,), 0.1), rtol=0.01, atol=0.0)
+    for value, start in ((pool.weights().alpha1, 20.0), (pool.weights().alpha2, 5.0)):
+        torch.testing.assert_close((value / start).log().abs(), torch.full((4,), 0.1), rtol=0.01, atol=0.0)
 
 
 def test_decay_leaves_scales_alone():
     pool = UOTPooling(D, alpha1=None)
     rest, raw = param_groups(torch.nn.Sequential(torch.nn.Linear(D, D), pool), weight_decay=0.1)
-    assert {id(p) for p in raw["params"]} == {id(pool.raw_scale), id(pool.raw_alpha1)}
+    assert {id(p) for p in raw["params"]} == {id(pool.raw_scale), id(pool.raw_alpha1), id(pool.raw_log_alpha2)}
     assert raw["weight_decay"] == 0.0
     assert rest["weight_decay"] == 0.1
 
@@ -84,7 +86,8 @@ def test_decay_leaves_scales_alone():
 def test_fixed_weights_follow_what_is_loaded_and_the_dtype():
     """The layer remembers the weights of its last call."""
     X = randn(2, 5, D)
-    pool, other = UOTPooling(D).double(), UOTPooling(D, alpha2=3.0).double()
+    pool = UOTPooling(D, alpha1=0.7, alpha2=0.7).double()
+    other = UOTPooling(D, alpha1=0.7, alpha2=3.0).double()
     first = pool(X)
     assert pool(X.float()).dtype == torch.float32
     pool.load_state_dict(other.state_dict())
@@ -141,10 +144,10 @@ def test_diagnostics_have_the_range_of_the_scales():
 
 
 def test_repr_names_what_makes_the_layer():
-    assert "K=1, scale='feature', alpha0=1.0, alpha1=0.7, alpha2=0.7" in repr(UOTPooling(D))
+    assert "K=4, scale='feature', alpha0=1.0, alpha1='log', alpha2='log'" in repr(UOTPooling(D))
     assert "scale" not in repr(UOTPooling.classic(D))
     with torch.device("meta"):
-        assert "alpha2=0.7" in repr(UOTPooling(D))
+        assert "alpha2=0.7" in repr(UOTPooling(D, alpha2=0.7))
 
 
 def test_a_layer_made_in_inference_mode_pools():

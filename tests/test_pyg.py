@@ -98,7 +98,7 @@ def test_gradients_through_a_stock_convolution():
     x = randn(NODES, D).requires_grad_()
     conv(x, EDGES).square().sum().backward()
     gradients = {name: p.grad for name, p in conv.named_parameters()}
-    assert sum("aggr_module.pool" in name for name in gradients) == 5
+    assert sum("aggr_module.pool" in name for name in gradients) == 6
     assert all(g is not None and g.isfinite().all() and g.abs().max() > 0 for g in gradients.values())
     assert x.grad is not None
     assert (x.grad != 0).all()
@@ -265,7 +265,7 @@ def test_reset_parameters():
     torch.manual_seed(3)
     conv.reset_parameters()
     assert all((p != 9.0).all() for p in pool.parameters())
-    torch.testing.assert_close(pool.weights().alpha0, torch.full((1,), 0.25), rtol=tol.INIT, atol=0.0)
+    torch.testing.assert_close(pool.weights().alpha0, torch.full((4,), 0.25), rtol=tol.INIT, atol=0.0)
     drawn = [p.detach().clone() for p in pool.parameters()]
     torch.manual_seed(3)
     conv.reset_parameters()
@@ -275,6 +275,6 @@ def test_reset_parameters():
 def test_repr():
     aggregation = UOTAggregation(D, **CLASSIC | {"solver": "badmm-q", "K": 2, "alpha0": 0.5, "q0": "learned"})
     assert repr(aggregation) == "UOTAggregation(4, solver='badmm-q', K=2, alpha0=0.5, p0='uniform')"
-    assert "aggr=UOTAggregation(4, solver='sinkhorn', K=1, scale='feature'" in repr(
+    assert "aggr=UOTAggregation(4, solver='sinkhorn', K=4, scale='feature'" in repr(
         SAGEConv(D, 6, aggr=UOTAggregation(D))
     )

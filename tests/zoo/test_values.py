@@ -313,6 +313,17 @@ def uotp(pool, X, *_):
 
 
 def uotp_default(pool, X, *_):
+    """Four steps of Sinkhorn by hand, at alpha0 = 1."""
+    Z = (1.0 + 10.0 * pool.raw_scale) * X
+    alpha1, alpha2 = 20.0 * (10.0 * pool.raw_log_alpha1).exp(), 5.0 * (10.0 * pool.raw_log_alpha2).exp()
+    v = torch.zeros_like(Z[:, 0])
+    for _ in range(4):
+        u = -alpha1 / (1.0 + alpha1) * (Z + v[:, None]).exp().sum(0).log()
+        v = -alpha2 / (1.0 + alpha2) * (Z + u).exp().sum(1).log()
+    return torch.stack([weighted(x, z + v) for x, z in zip(X.T, Z.T, strict=True)])
+
+
+def uotp_single(pool, X, *_):
     """One step of Sinkhorn by hand, at alpha0 = 1."""
     Z, tau = (1.0 + 10.0 * pool.raw_scale) * X, 0.7 / 1.7
     u = -tau * Z.exp().sum(0).log()
@@ -432,6 +443,7 @@ REFERENCES = {
     "softmax": softmax,
     "softmax-per-feature": softmax_per_feature,
     "uotp": uotp_default,
+    "uotp-single": uotp_single,
     "lse": lse,
     "vpa": lambda pool, X, *_: math.sqrt(len(X)) * mean_of(X),
     "gmt": gmt,
@@ -442,7 +454,7 @@ REFERENCES = {
     "map": map_head,
     "ep": ep,
     "simpool": simpool,
-} | {name: uotp for name in NAMES if name.startswith("uotp-")}
+} | {name: uotp for name in NAMES if name.startswith(("uotp-sinkhorn", "uotp-badmm"))}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -32,7 +32,7 @@ _USUAL: dict[str, tuple[Any, ...]] = {
 def of(pool: UOTPooling) -> dict[str, Any]:
     """Return the options of a layer, in the order of its arguments."""
     options, fixed = pool.options, pool.fixed_weights()
-    weights = {name: fixed.get(name) for name in ("alpha0", "alpha1", "alpha2", "rho")}
+    weights = {name: fixed.get(name, pool.learned_as(name)) for name in ("alpha0", "alpha1", "alpha2", "rho")}
     found = {
         "dim": pool.dim,
         "solver": options.solver.name,

@@ -14,7 +14,7 @@ from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
 from uotpool.nn import config as configs
 from uotpool.nn import scores
 from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, make_prior
-from uotpool.nn.weights import WeightedPooling
+from uotpool.nn.weights import LOG, RATE, LayerWeight, WeightedPooling
 from uotpool.problem import Problem
 from uotpool.sets import Sets
 from uotpool.solvers import SOLVERS
@@ -25,10 +25,7 @@ Output = Callable[[Tensor], Tensor]
 MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
 # The layer of version 0.1: four modules, all weights learned, one scale for all features.
 CLASSIC: dict[str, Any] = {"K": 4, "alpha0": None, "alpha1": None, "alpha2": None, "scale": None}
-DEFAULT_K = {"sinkhorn": 1, "badmm-e": 4, "badmm-q": 4}
-# A learned scale is its start + RATE * raw_scale: Adam moves a parameter by about its learning rate per
-# step, and a scale has to get from 1 to some tens within a few hundred steps.
-RATE = 10.0
+DEFAULT_K = 4
 ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
 
 
@@ -42,7 +39,10 @@ class UOTPooling(WeightedPooling):
 
     By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
     a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
-    start at 1, between the two. The transport shares out the samples among the features.
+    start at 1, between the two. The transport shares out the samples among the features: alpha2 holds the
+    mass of every sample near its prior, so that a feature averages over several of its largest samples, and
+    alpha1 that of every feature. Both are learned, too. At alpha2 = 0 each feature is pooled alone, by a
+    softmax.
     `docs/choosing.md` says how it compares with other poolings. `UOTPooling.classic`
     is the layer of the paper and of version 0.1.
 
@@ -51,20 +51,21 @@ class UOTPooling(WeightedPooling):
     Args:
         dim: number of features D.
         solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R).
-        K: number of modules, or "converged" for the optimum with implicit gradients. Default: 1 for
-            Sinkhorn, 4 for Bregman ADMM.
+        K: number of modules, or "converged" for the optimum with implicit gradients. Default: 4.
         scale: "feature" for a learned scale per feature, s = 1 + 10 raw_scale, or None for none.
         formulation: "exact", or "paper" for the algorithms as published.
         shared: whether all modules share one value of each learned weight.
-        alpha0, alpha1, alpha2, rho: None to learn the weight (softplus of a parameter `raw_alpha0`,
-            ...); a number, or K numbers, to fix it at exactly that value (a buffer `alpha0`, ...).
-            `rho` is for Bregman ADMM only.
+        alpha0, alpha1, alpha2, rho: a number, or K numbers, to fix the weight at exactly that value (a
+            buffer `alpha0`, ...); None to learn it as the paper does (softplus of a parameter `raw_alpha0`,
+            ...); "log" to learn its logarithm, one value for all modules, alpha2 = 5 exp(10 raw_log_alpha2),
+            which moves over orders of magnitude within a few hundred steps. `rho` is for Bregman ADMM only.
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
             learned one of that width, or a module from X to a logit per sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
-            numbers each. Default: softplus(0.1 randn) from torch's seed, as in the authors' code.
+            numbers each, one for a weight that is "log". Default: softplus(0.1 randn) from torch's seed, as
+            in the authors' code; for "log" 1, 20, 5 and 1.
             With s the spread of the features,
             `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
             and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
@@ -99,10 +100,10 @@ class UOTPooling(WeightedPooling):
         scale: str | None = "feature",
         formulation: str = "exact",
         shared: bool = False,
-        alpha0: Weight | None = 1.0,
-        alpha1: Weight | None = 0.7,
-        alpha2: Weight | None = 0.7,
-        rho: Weight | None = None,
+        alpha0: LayerWeight = 1.0,
+        alpha1: LayerWeight = LOG,
+        alpha2: LayerWeight = LOG,
+        rho: LayerWeight = None,
         p0: Prior = "uniform",
         q0: Prior = "uniform",
         init: Mapping[str, Weight] | None = None,
@@ -118,7 +119,7 @@ class UOTPooling(WeightedPooling):
         checks.floating_dtype("dtype", dtype)
         checks.one_of("solver", solver, tuple(SOLVERS))
         if K is None:
-            K = DEFAULT_K[solver]
+            K = DEFAULT_K
         checks.converged(K, optional=False)
         checks.only("scale", scale, "feature")
         options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)

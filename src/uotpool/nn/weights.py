@@ -1,7 +1,8 @@
-"""The weights of a layer: learned through softplus, or fixed."""
+"""The weights of a layer: learned through softplus or through their logarithm, or fixed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, cast
 
@@ -16,16 +17,29 @@ from uotpool.problem import FLOOR, LearnedWeights, Weights, positive
 from uotpool.solvers import Solver
 
 
+# Adam moves a parameter by about its learning rate per step. Scales, and weights that are learned through their
+# logarithm, have to travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
+RATE = 10.0
+LOG = "log"  # what a user passes for a weight that is learned through its logarithm
+LOG_START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 1.0}
+LOG_LIMIT = 1e6  # such a weight stays between 1 / LOG_LIMIT and LOG_LIMIT, beyond which it changes nothing
+
+LayerWeight = Weight | str | None  # what a user passes as alpha0, ... of a layer
+
+
 class WeightedPooling(Pooling):
-    """A pooling with weights alpha0, ...: a parameter `raw_alpha0` if learned, a buffer `alpha0` if fixed.
+    """A pooling with weights alpha0, ...: a parameter if learned, a buffer `alpha0` if fixed.
+
+    The parameter is `raw_alpha0` of softplus(raw_alpha0), or `raw_log_alpha0` of start * exp(RATE * raw_log_alpha0).
 
     Args:
         dim: number of features.
         solver: whose weights; `given` has the names.
         K: number of modules, or "converged".
         shared: one value of each learned weight for all modules.
-        given: None (learned) or the value (fixed) of each weight.
-        init: initial values of learned weights; softplus(0.1 randn) for the others.
+        given: None (learned through softplus), "log" (learned through its logarithm, one value for all modules)
+            or the value (fixed) of each weight.
+        init: initial values of learned weights; softplus(0.1 randn) or LOG_START for the others.
         device: of parameters and buffers.
         dtype: of the parameters. Buffers are float64, whatever the layer is converted to.
     """
@@ -36,7 +50,7 @@ class WeightedPooling(Pooling):
         solver: Solver,
         K: Modules,
         shared: bool,
-        given: Mapping[str, Weight | None],
+        given: Mapping[str, LayerWeight],
         init: Mapping[str, Weight] | None,
         device: torch.device | None,
         dtype: torch.dtype | None,
@@ -48,7 +62,9 @@ class WeightedPooling(Pooling):
         self._raw_names = tuple(f"raw_{name}" for name in given)
         # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
         # weight has to be a number there too, as the layer follows the dtype of X.
-        numbers: dict[str, Any] = {name: 1.0 if value is None else value for name, value in given.items()}
+        numbers: dict[str, Any] = {
+            name: 1.0 if value is None or _is_log(value) else value for name, value in given.items()
+        }
         resolve_weights(torch.empty(0, dtype=torch.float32), solver, K, **{"rho": None} | numbers)
         if init is not None and not isinstance(init, Mapping):
             checks.fail("init", "a mapping from names of weights to values", init, TypeError)
@@ -57,26 +73,35 @@ class WeightedPooling(Pooling):
                 learn = f"None to learn it, from init={{{name!r}: ...}}"
                 raise ValueError(f"{name}: expected {learn}, or fixed numbers, got a tensor that requires grad")
         learned = [name for name in given if given[name] is None and K != 0]
+        logs = [name for name in given if _is_log(given[name]) and K != 0]
         for name in init or {}:
-            if name not in learned:
+            if name not in (*learned, *logs):
                 way_out = f" ({name}=None learns it)" if name in given else ""
+                known = [name for name in given if name in (*learned, *logs)]
                 raise ValueError(
-                    f"init: expected names among the learned weights {learned}, got {name!r}{way_out}"
+                    f"init: expected names among the learned weights {known}, got {name!r}{way_out}"
                 )
         modules: Any = self.K
         length = 1 if shared or modules in ("converged", 0) else modules
         self._learned = frozenset(learned)
+        self._log_starts = {name: _log_start(name, (init or {}).get(name, LOG_START[name])) for name in logs}
+        # Rows of fixed weights come before those of logarithms; this is where each weight is among them.
+        places = [*(name for name in given if name not in logs), *logs]
+        self._order = [places.index(name) for name in given]
+        self._logs_last = self._order == sorted(self._order)
         self._raw_shape = torch.Size((length,))
         self.init = None if init is None else plain(init)
-        self._init = {name: _inverse(name, value, length) for name, value in (init or {}).items()}
+        self._init = {
+            name: _inverse(name, (init or {})[name], length) for name in learned if name in (init or {})
+        }
         for name, value in given.items():
-            if name in learned:
-                raw = nn.Parameter(torch.empty(length, device=device, dtype=dtype))
-                self.register_parameter(f"raw_{name}", raw)
-            elif value is not None:
+            if name in learned or name in logs:
+                raw = nn.Parameter(torch.empty(length if name in learned else 1, device=device, dtype=dtype))
+                self.register_parameter(f"raw_{name}" if name in learned else f"raw_log_{name}", raw)
+            elif value is not None and not _is_log(value):
                 numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
                 self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
-        # Of the last call, if all weights are fixed: what the rows depend on, the buffers, and the rows.
+        # Of the fixed weights in the last call: what their rows depend on, the buffers, and the rows.
         self._rows: tuple[Any, list[Tensor], Tensor] | None = None
         self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
@@ -88,7 +113,9 @@ class WeightedPooling(Pooling):
     def _draw(self) -> None:
         with torch.no_grad():
             for name, raw in self.raw_weights().items():
-                if name in self._init:
+                if name in self._log_starts:
+                    raw.zero_()
+                elif name in self._init:
                     raw.copy_(self._init[name].expand(raw.shape))
                 else:
                     raw.normal_(0.0, 0.1)
@@ -97,7 +124,17 @@ class WeightedPooling(Pooling):
         """Return the parameters behind the learned weights."""
         # By attribute and not from `_parameters`, where a parametrization or the replica of a data parallel
         # model does not have them.
-        return {name: getattr(self, f"raw_{name}") for name in self._names if name in self._learned}
+        prefixes = {"raw_": self._learned, "raw_log_": self._log_starts}
+        return {
+            name: getattr(self, prefix + name)
+            for name in self._names
+            for prefix, having in prefixes.items()
+            if name in having
+        }
+
+    def learned_as(self, name: str) -> str | None:
+        """Return what the layer was given for a weight that it learns: "log" or None."""
+        return LOG if name in self._log_starts else None
 
     def fixed_weights(self) -> dict[str, Any]:
         """Return the values of the fixed weights, a number or a list of numbers each."""
@@ -113,17 +150,32 @@ class WeightedPooling(Pooling):
         return Weights(**self._values())
 
     def _values(self) -> dict[str, Tensor]:
-        length = 1 if self.K == "converged" else self.K
+        length = self._length()
         raw = self.raw_weights()
         for name, parameter in raw.items():
-            if parameter.shape != self._raw_shape:
+            if name in self._learned and parameter.shape != self._raw_shape:
                 checks.fail(f"raw_{name}", f"a parameter of shape {tuple(self._raw_shape)}", parameter)
-        if raw and self._raw_shape[0] not in (1, length):
+        if self._learned and self._raw_shape[0] not in (1, length):
             checks.fail("K", f"{self._raw_shape[0]}, for which the layer was made", self.K)
-        values = {
-            name: positive(raw[name]) if name in raw else self._fixed_weight(name) for name in self._names
+        values = {name: positive(raw[name]) for name in self._learned}
+        values |= {name: self._log_weight(name) for name in self._log_starts}
+        return {
+            name: (values[name] if name in values else self._fixed_weight(name)).expand(length)
+            for name in self._names
         }
-        return {name: value.expand(length) for name, value in values.items()}
+
+    def _length(self) -> int:
+        return 1 if self.K == "converged" else cast(int, self.K)
+
+    def _log_weight(self, name: str) -> Tensor:
+        raw: Tensor = getattr(self, f"raw_log_{name}")
+        if raw.shape != (1,):
+            checks.fail(f"raw_log_{name}", "a parameter of shape (1,)", raw)
+        if raw.dtype.itemsize < 4:
+            raw = raw.float()
+        limit = math.log(LOG_LIMIT)
+        log_weight = torch.rsub(raw, math.log(self._log_starts[name]), alpha=-RATE)  # one operation
+        return log_weight.clamp(-limit, limit).exp()
 
     def _fixed_weight(self, name: str) -> Tensor:
         if self.K == 0 and name not in self._buffers:
@@ -136,7 +188,7 @@ class WeightedPooling(Pooling):
         It can if all weights are learned, in the dtype and on the device of X.
         """
         if not self._learned:
-            return self._fixed_rows(like)
+            return self._rows_with_logs(like) if self._log_starts else self._fixed_rows(like)
         raw = tuple([self._parameters.get(name) for name in self._raw_names])
         dtype, on_cpu, shape = like.dtype, like.is_cpu, self._raw_shape
         for parameter in raw:
@@ -147,26 +199,41 @@ class WeightedPooling(Pooling):
                 or not ((on_cpu and parameter.is_cpu) or parameter.device == like.device)
             ):
                 return torch.stack([value.to(like) for value in self._values().values()])
-        K = 1 if self.K == "converged" else self.K
+        K = self._length()
         if shape[0] not in (1, K):
             self._values()  # raises
         return LearnedWeights(raw, K)  # type: ignore[arg-type] # none is None
 
     def _fixed_rows(self, like: Tensor) -> Tensor:
-        """Return weights of which none is learned; those of the last call, if dtype and device are the same."""
+        """Return the rows of the fixed weights; those of the last call, if dtype and device are the same."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
-            return torch.stack([value.to(like) for value in self._values().values()])
+            return self._make_fixed_rows(like)
         buffers = [b for name in self._names if (b := self._buffers.get(name)) is not None]
         if any(b.is_inference() for b in buffers):  # these have no version, which would tell of a write
-            return torch.stack([value.to(like) for value in self._values().values()])
+            return self._make_fixed_rows(like)
         # A buffer that is replaced or written to has another identity or version.
         key = (like.dtype, like.device, self.K, *[(id(b), b._version) for b in buffers])
         if self._rows is None or self._rows[0] != key:
             # What is made in inference mode could not be saved for the backward of a later call.
             with torch.inference_mode(False):
-                rows = torch.stack([value.to(like) for value in self._values().values()])
+                rows = self._make_fixed_rows(like)
             self._rows = (key, buffers, rows)  # with the buffers, so that no other gets the identity of one
         return self._rows[2]
+
+    def _make_fixed_rows(self, like: Tensor) -> Tensor:
+        length = self._length()
+        names = [name for name in self._names if name not in self._log_starts]
+        return torch.stack([self._fixed_weight(name).expand(length).to(like) for name in names])
+
+    def _rows_with_logs(self, like: Tensor) -> Tensor:
+        """Return the rows of weights of which some are learned through their logarithm, the others fixed."""
+        length = self._length()
+        fixed = (
+            self._fixed_rows(like) if len(self._log_starts) < len(self._names) else like.new_empty(0, length)
+        )
+        logs = [self._log_weight(name).to(like).expand(1, length) for name in self._log_starts]
+        rows = torch.cat([fixed, *logs])
+        return rows if self._logs_last else rows[self._order]
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""
@@ -189,6 +256,19 @@ class WeightedPooling(Pooling):
                 moved = torch.tensor(self._fixed[name], dtype=exact.dtype, device=moved.device)
             self.register_buffer(name, moved if moved.dtype == exact.dtype else exact.to(moved.device))
         return self
+
+
+def _is_log(value: object) -> bool:
+    return isinstance(value, str) and value == LOG
+
+
+def _log_start(name: str, value: Weight) -> float:
+    """Return where a weight that is learned through its logarithm starts."""
+    argument = f"init[{name!r}]"
+    start = weight(argument, value, torch.empty(0, dtype=torch.float64, device="cpu"), positive=True)
+    if start.numel() != 1 or not 1 / LOG_LIMIT <= float(start) <= LOG_LIMIT:
+        checks.fail(argument, f"one number from {1 / LOG_LIMIT} to {LOG_LIMIT}", value)
+    return float(start)
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:

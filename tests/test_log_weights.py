@@ -1,0 +1,154 @@
+"""Weights that a layer learns through their logarithm, as the default layer does alpha2."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+
+import pytest
+import torch
+
+from tests import tolerances as tol
+from uotpool import UOTPooling, uot_pool
+from uotpool.nn.weights import LOG_LIMIT, LOG_START, RATE
+
+D = 5
+NAMES = ("alpha0", "alpha1", "alpha2")
+
+
+def randn(*size, seed=0):
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def some_of(names):
+    """Return all ways to choose at least one name, in the order of the names."""
+    return [c for n in range(1, len(names) + 1) for c in itertools.combinations(names, n)]
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("logs", some_of(NAMES), ids="-".join)
+def test_is_the_start_times_a_power_in_its_own_row(logs, impl):
+    """Whichever weights are learned so, each value reaches its own place, and so does its derivative."""
+    X, fixed = randn(2, 7, D), {"alpha0": 0.5, "alpha1": 3.0, "alpha2": 1.5}
+    options = fixed | dict.fromkeys(logs, "log")
+    pool = UOTPooling(D, **options, init={name: 0.8 for name in logs}, scale=None, impl=impl).double()
+    values = {name: torch.tensor(value, dtype=torch.float64) for name, value in fixed.items()}
+    with torch.no_grad():
+        for i, name in enumerate(logs):
+            getattr(pool, f"raw_log_{name}").fill_(0.1 * (i + 1))
+            values[name] = torch.tensor(0.8 * math.exp(RATE * 0.1 * (i + 1)), dtype=torch.float64)
+    leaves = {name: values[name].expand(4).clone().requires_grad_(name in logs) for name in NAMES}
+    y, expected = pool(X), uot_pool(X, **leaves, K=4, impl="reference")
+    torch.testing.assert_close(y, expected, rtol=0, atol=tol.F64)
+    weighting = randn(*y.shape, seed=1)
+    (y * weighting).sum().backward()
+    (expected * weighting).sum().backward()
+    for name in logs:
+        by_log = (leaves[name].grad * leaves[name].detach()).sum() * RATE
+        torch.testing.assert_close(getattr(pool, f"raw_log_{name}").grad, by_log[None], rtol=1e-7, atol=tol.F64)
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e", "badmm-q"])
+@pytest.mark.parametrize("K", [1, 3, "converged"])
+def test_gradcheck(solver, K):
+    """The whole layer, through the unrolled modules and through the optimum."""
+    pool = UOTPooling(D, solver=solver, K=K, alpha1=1.0, init={"alpha2": 0.7}).double()
+    if K == "converged":
+        pool = UOTPooling(
+            D, solver=solver, K=K, alpha1=1.0, init={"alpha2": 0.7}, tol=1e-13, max_iter=500
+        ).double()
+
+    def run(X, raw):
+        return torch.func.functional_call(pool, {"raw_log_alpha2": raw}, (X,))
+
+    X, raw = randn(2, 4, D).requires_grad_(), torch.full((1,), 0.03, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(run, (X, raw), eps=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("raw", [-1e4, -3.0, 3.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_extremes_are_finite(raw, dtype):
+    """No step of an optimiser is too large: the weight stays within its limits."""
+    pool = UOTPooling(D).to(dtype)
+    with torch.no_grad():
+        pool.raw_log_alpha2.fill_(raw)
+    X = randn(2, 7, D).to(dtype).requires_grad_()
+    y = pool(X)
+    y.sum().backward()
+    alpha2 = pool.weights().alpha2
+    assert (alpha2 >= 0.99 / LOG_LIMIT).all()
+    assert (alpha2 <= 1.01 * LOG_LIMIT).all()
+    for found in (y, X.grad, pool.raw_scale.grad, pool.raw_log_alpha2.grad):
+        assert found.isfinite().all()
+
+
+def test_small_is_pooling_of_each_feature_alone():
+    X, pool = randn(3, 7, D), UOTPooling(D).double()
+    with torch.no_grad():
+        pool.raw_log_alpha2.fill_(-2.0)
+    alone = UOTPooling(D, alpha2=0.0).double()(X)
+    assert (UOTPooling(D).double()(X) - alone).abs().max() > 1e-2
+    torch.testing.assert_close(pool(X), alone, rtol=0, atol=1e-6)
+
+
+def test_all_modules_share_one_value_and_reset_brings_it_back():
+    pool = UOTPooling(D, K=7)
+    assert pool.raw_log_alpha2.shape == (1,)
+    assert torch.equal(pool.weights().alpha2, torch.full((7,), LOG_START["alpha2"]))
+    with torch.no_grad():
+        pool.raw_log_alpha2.fill_(0.3)
+    pool.reset_parameters()
+    assert torch.equal(pool.weights().alpha2, torch.full((7,), LOG_START["alpha2"]))
+
+
+def test_goes_through_config_copy_and_state():
+    pool = UOTPooling(D, init={"alpha2": 0.3}).double()
+    with torch.no_grad():
+        pool.raw_log_alpha2.fill_(0.2)
+    X = randn(2, 6, D)
+    again = UOTPooling.from_config(json.loads(json.dumps(pool.get_config()))).double()
+    again.load_state_dict(pool.state_dict())
+    for other in (again, copy.deepcopy(pool)):
+        assert torch.equal(other(X), pool(X))
+    assert pool.get_config()["alpha2"] == "log"
+    assert UOTPooling(D, K=0).get_config()["K"] == 0
+
+
+def test_a_fixed_weight_beside_it_counts_when_it_is_replaced():
+    """The rows of fixed weights are kept between calls, those of learned ones are not."""
+    pool, X = UOTPooling(D).double(), randn(2, 6, D)
+    pool(X)
+    pool.alpha0 = torch.tensor(0.3, dtype=torch.float64)
+    torch.testing.assert_close(pool(X), UOTPooling(D, alpha0=0.3).double()(X), rtol=0, atol=tol.F64)
+    with torch.no_grad():
+        pool.raw_log_alpha2.add_(0.1)
+    start = pool.weights().alpha2[0].item()
+    expected = UOTPooling(D, alpha0=0.3, init={"alpha2": start}).double()(X)
+    torch.testing.assert_close(pool(X), expected, rtol=0, atol=tol.F64)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alpha2": "loga"}, ["alpha2", "'loga'"]),
+        ({"alpha2": "log", "init": {"alpha2": 0.0}}, ["init['alpha2']", "> 0"]),
+        ({"init": {"alpha2": [1.0, 2.0]}}, ["init['alpha2']", "one number", "[1.0, 2.0]"]),
+        ({"init": {"alpha2": 1e9}}, ["init['alpha2']", "one number from 1e-06 to 1000000.0"]),
+        ({"init": {"alpha0": 1.0}}, ["init", "['alpha1', 'alpha2']", "'alpha0'", "alpha0=None learns it"]),
+        ({"K": 0, "init": {"alpha2": 1.0}}, ["init", "alpha2"]),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises((ValueError, TypeError)) as error:
+        UOTPooling(D, **options)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_parameter_of_another_shape_is_refused():
+    pool = UOTPooling(D)
+    pool.raw_log_alpha2 = torch.nn.Parameter(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"raw_log_alpha2: expected a parameter of shape \(1,\)"):
+        pool(randn(2, 3, D).float())
