@@ -33,7 +33,7 @@ def test_is_the_start_times_a_power_in_its_own_row(logs, impl):
     """Whichever weights are learned so, each value reaches its own place, and so does its derivative."""
     X, fixed = randn(2, 7, D), {"alpha0": 0.5, "alpha1": 3.0, "alpha2": 1.5}
     options = fixed | dict.fromkeys(logs, "log")
-    pool = UOTPooling(D, **options, init={name: 0.8 for name in logs}, scale=None, impl=impl).double()
+    pool = UOTPooling(D, **options, init=dict.fromkeys(logs, 0.8), scale=None, impl=impl).double()
     values = {name: torch.tensor(value, dtype=torch.float64) for name, value in fixed.items()}
     with torch.no_grad():
         for i, name in enumerate(logs):

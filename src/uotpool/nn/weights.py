@@ -16,7 +16,6 @@ from uotpool.nn.config import plain
 from uotpool.problem import FLOOR, LearnedWeights, Weights, positive
 from uotpool.solvers import Solver
 
-
 # Adam moves a parameter by about its learning rate per step. Scales, and weights that are learned through their
 # logarithm, have to travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
 RATE = 10.0
@@ -30,7 +29,8 @@ LayerWeight = Weight | str | None  # what a user passes as alpha0, ... of a laye
 class WeightedPooling(Pooling):
     """A pooling with weights alpha0, ...: a parameter if learned, a buffer `alpha0` if fixed.
 
-    The parameter is `raw_alpha0` of softplus(raw_alpha0), or `raw_log_alpha0` of start * exp(RATE * raw_log_alpha0).
+    The parameter is `raw_alpha0` of softplus(raw_alpha0), or `raw_log_alpha0` of
+    start * exp(RATE * raw_log_alpha0).
 
     Args:
         dim: number of features.
