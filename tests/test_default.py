@@ -10,7 +10,7 @@ import torch
 
 from tests import tolerances as tol
 from uotpool import CLASSIC, AdaptiveUOTPool2d, UOTPooling, param_groups, uot_plan, uot_pool
-from uotpool.nn.pooling import RATE
+from uotpool.nn.weights import RATE
 
 D = 6
 OLD = json.loads((Path(__file__).parent / "version_0_1.json").read_text())
