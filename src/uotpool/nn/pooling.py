@@ -14,7 +14,7 @@ from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
 from uotpool.nn import config as configs
 from uotpool.nn import scores
 from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, make_prior
-from uotpool.nn.weights import LOG, RATE, LayerWeight, WeightedPooling
+from uotpool.nn.weights import LOG, RATE, LayerWeight, WeightedPooling, is_log
 from uotpool.problem import Problem
 from uotpool.sets import Sets
 from uotpool.solvers import SOLVERS
@@ -24,7 +24,7 @@ Output = Callable[[Tensor], Tensor]
 # The weights of Proposition 1 are infinite. These are large against any features of a float32 network.
 MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
 # The layer of version 0.1: four modules, all weights learned, one scale for all features.
-CLASSIC: dict[str, Any] = {"K": 4, "alpha0": None, "alpha1": None, "alpha2": None, "scale": None}
+CLASSIC: dict[str, Any] = {"K": 4, **dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))}
 DEFAULT_K = 4
 ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
 
@@ -58,14 +58,14 @@ class UOTPooling(WeightedPooling):
         alpha0, alpha1, alpha2, rho: a number, or K numbers, to fix the weight at exactly that value (a
             buffer `alpha0`, ...); None to learn it as the paper does (softplus of a parameter `raw_alpha0`,
             ...); "log" to learn its logarithm, one value for all modules, alpha2 = 5 exp(10 raw_log_alpha2),
-            which moves over orders of magnitude within a few hundred steps. `rho` is for Bregman ADMM only.
+            which moves over orders of magnitude within a few hundred steps. Only Bregman ADMM has a `rho`.
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
             learned one of that width, or a module from X to a logit per sample, (..., D) -> (..., 1).
         init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
             numbers each, one for a weight that is "log". Default: softplus(0.1 randn) from torch's seed, as
-            in the authors' code; for "log" 1, 20, 5 and 1.
+            in the authors' code; for "log" 1, 20, 5 and 5.
             With s the spread of the features,
             `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
             and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
@@ -103,7 +103,7 @@ class UOTPooling(WeightedPooling):
         alpha0: LayerWeight = 1.0,
         alpha1: LayerWeight = LOG,
         alpha2: LayerWeight = LOG,
-        rho: LayerWeight = None,
+        rho: LayerWeight = LOG,
         p0: Prior = "uniform",
         q0: Prior = "uniform",
         init: Mapping[str, Weight] | None = None,
@@ -126,7 +126,7 @@ class UOTPooling(WeightedPooling):
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
             given["rho"] = rho
-        elif rho is not None:
+        elif rho is not None and not is_log(rho):
             checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
         super().__init__(dim, options.solver, K, shared, given, init, device, dtype)
         self.options = options

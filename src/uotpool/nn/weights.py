@@ -20,7 +20,7 @@ from uotpool.solvers import Solver
 # logarithm, have to travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
 RATE = 10.0
 LOG = "log"  # what a user passes for a weight that is learned through its logarithm
-LOG_START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 1.0}
+LOG_START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0}
 LOG_LIMIT = 1e6  # such a weight stays between 1 / LOG_LIMIT and LOG_LIMIT, beyond which it changes nothing
 
 LayerWeight = Weight | str | None  # what a user passes as alpha0, ... of a layer
@@ -63,7 +63,7 @@ class WeightedPooling(Pooling):
         # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
         # weight has to be a number there too, as the layer follows the dtype of X.
         numbers: dict[str, Any] = {
-            name: 1.0 if value is None or _is_log(value) else value for name, value in given.items()
+            name: 1.0 if value is None or is_log(value) else value for name, value in given.items()
         }
         resolve_weights(torch.empty(0, dtype=torch.float32), solver, K, **{"rho": None} | numbers)
         if init is not None and not isinstance(init, Mapping):
@@ -73,7 +73,7 @@ class WeightedPooling(Pooling):
                 learn = f"None to learn it, from init={{{name!r}: ...}}"
                 raise ValueError(f"{name}: expected {learn}, or fixed numbers, got a tensor that requires grad")
         learned = [name for name in given if given[name] is None and K != 0]
-        logs = [name for name in given if _is_log(given[name]) and K != 0]
+        logs = [name for name in given if is_log(given[name]) and K != 0]
         for name in init or {}:
             if name not in (*learned, *logs):
                 way_out = f" ({name}=None learns it)" if name in given else ""
@@ -98,7 +98,7 @@ class WeightedPooling(Pooling):
             if name in learned or name in logs:
                 raw = nn.Parameter(torch.empty(length if name in learned else 1, device=device, dtype=dtype))
                 self.register_parameter(f"raw_{name}" if name in learned else f"raw_log_{name}", raw)
-            elif value is not None and not _is_log(value):
+            elif value is not None and not is_log(value):
                 numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
                 self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
         # Of the fixed weights in the last call: what their rows depend on, the buffers, and the rows.
@@ -258,7 +258,8 @@ class WeightedPooling(Pooling):
         return self
 
 
-def _is_log(value: object) -> bool:
+def is_log(value: object) -> bool:
+    """Return whether this stands for a weight that is learned through its logarithm."""
     return isinstance(value, str) and value == LOG
 
 
