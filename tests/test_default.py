@@ -22,7 +22,7 @@ def randn(*size, seed=0, dtype=torch.float64):
 
 def layer_with(scales, **options):
     """Return a default layer in float64 with these scales."""
-    pool = UOTPooling(D, **options).double()
+    pool = UOTPooling(D, **options, dtype=torch.float64)
     with torch.no_grad():
         pool.raw_scale.copy_((scales - pool.scales()) / RATE)
     return pool

@@ -46,7 +46,8 @@ def test_the_registry_has_all_names():
     solvers = ["uotp-sinkhorn", "uotp-badmm-e", "uotp-badmm-q"]
     tables = "add mean max mixed gated-mixed deepset set2set attention gated-attention dynamic gnp sagp asap"
     text = "mean-max nin set-transformer otk wegl diffpool"
-    today = "uotp gem gem-per-feature half-mean-max softmax softmax-per-feature lse vpa gmt swe covariance"
+    ours = "uotp uotp-single softmax-per-feature"
+    today = "gem gem-per-feature half-mean-max softmax lse vpa gmt swe covariance"
     retrieval = "netvlad salad"
     transformers = "map ep simpool"
     published = [f"{name}-paper" for name in solvers]
@@ -55,6 +56,7 @@ def test_the_registry_has_all_names():
         *solvers,
         *published,
         *text.split(),
+        *ours.split(),
         *today.split(),
         *retrieval.split(),
         *transformers.split(),

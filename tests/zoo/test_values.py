@@ -315,7 +315,7 @@ def uotp(pool, X, *_):
 def uotp_default(pool, X, *_):
     """Four steps of Sinkhorn by hand, at alpha0 = 1."""
     Z = (1.0 + 10.0 * pool.raw_scale) * X
-    alpha1, alpha2 = 20.0 * (10.0 * pool.raw_log_alpha1).exp(), 5.0 * (10.0 * pool.raw_log_alpha2).exp()
+    alpha1, alpha2 = (10.0 * pool.raw_log_alpha1).exp(), (10.0 * pool.raw_log_alpha2).exp()
     v = torch.zeros_like(Z[:, 0])
     for _ in range(4):
         u = -alpha1 / (1.0 + alpha1) * (Z + v[:, None]).exp().sum(0).log()

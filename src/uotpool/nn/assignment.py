@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uotpool import backends, checks
-from uotpool.inputs import Modules, Weight, as_sets, in_layout_of
+from uotpool.inputs import Modules, as_sets, in_layout_of
 from uotpool.nn.base import mlp, no_autocast
 from uotpool.nn.clusters import k_means, nearest_scores
-from uotpool.nn.weights import WeightedPooling
+from uotpool.nn.weights import LayerWeight, WeightedPooling, refuse_step
 from uotpool.problem import Problem
 from uotpool.sets import DenseSets, Sets
 from uotpool.sets.padding import pool_padded
@@ -88,10 +88,10 @@ class UOTAssignment(WeightedPooling):
         solver: str = "sinkhorn",
         K: Modules = 3,
         shared: bool = False,
-        alpha0: Weight | None = 1.0,
-        alpha1: Weight | None = 1.0,
-        alpha2: Weight | None = 1.0,
-        rho: Weight | None = None,
+        alpha0: LayerWeight = 1.0,
+        alpha1: LayerWeight = 1.0,
+        alpha2: LayerWeight = 1.0,
+        rho: LayerWeight = None,
         init: Any = None,
         impl: str = "auto",
     ) -> None:
@@ -104,8 +104,8 @@ class UOTAssignment(WeightedPooling):
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
             given["rho"] = rho
-        elif rho is not None:
-            checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
+        else:
+            refuse_step(rho, solver, K)
         super().__init__(dim, options.solver, K, shared, given, init, None, None)
         self.options = options
         self.clusters = int(checks.count("clusters", clusters, 1))
@@ -245,7 +245,8 @@ class UOTAssignment(WeightedPooling):
         if self.dustbin is None:
             given.append("dustbin=False")
         given.append(f"solver={self.options.solver.name!r}, K={self.K!r}")
-        given += [f"{name}={value!r}" for name, value in self.fixed_weights().items()]
+        weights = {name: self.learned_as(name) for name in self.raw_weights()} | self.fixed_weights()
+        given += [f"{name}={weights[name]!r}" for name in self._names if weights[name] is not None]
         return ", ".join(given)
 
 

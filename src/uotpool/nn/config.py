@@ -22,6 +22,7 @@ _USUAL: dict[str, tuple[Any, ...]] = {
     "scale": (None,),
     "formulation": ("exact",),
     "shared": (False,),
+    "rho": ("log",),
     "readout": ("conditional",),
     "impl": ("auto",),
     "p0": ("learned", MODULE),

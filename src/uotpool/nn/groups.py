@@ -20,7 +20,8 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
 
     Decay would pull each raw weight to 0, and so each alpha to softplus(0) = 0.69, whatever the
-    data say. It would pull scales back to where they start.
+    data say. It would pull scales, and weights that are learned through their logarithm, back to where
+    they start.
 
     Args:
         module: model that holds layers of UOT, `UOTPooling` or `UOTAssignment`.

@@ -14,7 +14,7 @@ from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
 from uotpool.nn import config as configs
 from uotpool.nn import scores
 from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, make_prior
-from uotpool.nn.weights import LOG, RATE, LayerWeight, WeightedPooling, is_log
+from uotpool.nn.weights import LOG, RATE, LayerWeight, WeightedPooling, is_log, refuse_step
 from uotpool.problem import Problem
 from uotpool.sets import Sets
 from uotpool.solvers import SOLVERS
@@ -57,8 +57,9 @@ class UOTPooling(WeightedPooling):
         shared: whether all modules share one value of each learned weight.
         alpha0, alpha1, alpha2, rho: a number, or K numbers, to fix the weight at exactly that value (a
             buffer `alpha0`, ...); None to learn it as the paper does (softplus of a parameter `raw_alpha0`,
-            ...); "log" to learn its logarithm, one value for all modules, alpha2 = 5 exp(10 raw_log_alpha2),
-            which moves over orders of magnitude within a few hundred steps. Only Bregman ADMM has a `rho`.
+            ...); "log" to learn its logarithm, one value for all modules, exp(10 raw_log_alpha2), which Adam
+            moves ten times as fast as other parameters; it stays between 1e-6 and 1e6. Only Bregman ADMM has
+            a `rho`.
         p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
@@ -126,9 +127,11 @@ class UOTPooling(WeightedPooling):
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
         if options.solver.needs_rho and not options.converged:
             given["rho"] = rho
-        elif rho is not None and not is_log(rho):
-            checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
+        else:
+            refuse_step(rho, solver, K)
         super().__init__(dim, options.solver, K, shared, given, init, device, dtype)
+        if is_log(rho):
+            self._given_logs.add("rho")  # for `get_config`, also where there is no step
         self.options = options
         self.p0 = make_prior("p0", p0, dim, device, dtype)
         self.q0 = make_prior("q0", q0, dim, device, dtype)
@@ -155,7 +158,7 @@ class UOTPooling(WeightedPooling):
             )
 
     def reset_parameters(self) -> None:
-        """Draw the learned weights (softplus(0.1 randn) or `init`) and the priors anew."""
+        """Set the learned weights and scales to their initial values and draw the priors anew."""
         self._draw()
         for scale in (self.scale, self.raw_scale):
             if scale is not None:

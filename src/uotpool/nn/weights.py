@@ -21,7 +21,9 @@ from uotpool.solvers import Solver
 RATE = 10.0
 LOG = "log"  # what a user passes for a weight that is learned through its logarithm
 LOG_START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0}
-LOG_LIMIT = 1e6  # such a weight stays between 1 / LOG_LIMIT and LOG_LIMIT, beyond which it changes nothing
+# Such a weight stays between 1 / LOG_LIMIT and LOG_LIMIT, so that no step of an optimiser makes it infinite.
+LOG_LIMIT = 1e6
+_LIMIT = math.log(LOG_LIMIT)
 
 LayerWeight = Weight | str | None  # what a user passes as alpha0, ... of a layer
 
@@ -29,8 +31,7 @@ LayerWeight = Weight | str | None  # what a user passes as alpha0, ... of a laye
 class WeightedPooling(Pooling):
     """A pooling with weights alpha0, ...: a parameter if learned, a buffer `alpha0` if fixed.
 
-    The parameter is `raw_alpha0` of softplus(raw_alpha0), or `raw_log_alpha0` of
-    start * exp(RATE * raw_log_alpha0).
+    The parameter is `raw_alpha0` of softplus(raw_alpha0), or `raw_log_alpha0` of exp(RATE * raw_log_alpha0).
 
     Args:
         dim: number of features.
@@ -60,11 +61,16 @@ class WeightedPooling(Pooling):
         self.shared = shared
         self._names = tuple(given)
         self._raw_names = tuple(f"raw_{name}" for name in given)
+        self._given_logs = {name for name in given if is_log(given[name])}
         # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
         # weight has to be a number there too, as the layer follows the dtype of X.
         numbers: dict[str, Any] = {
             name: 1.0 if value is None or is_log(value) else value for name, value in given.items()
         }
+        for name, value in given.items():
+            if isinstance(value, str) and not is_log(value):
+                accepted = 'a number or K numbers to fix it, None or "log" to learn it'
+                checks.fail(name, accepted, value)
         resolve_weights(torch.empty(0, dtype=torch.float32), solver, K, **{"rho": None} | numbers)
         if init is not None and not isinstance(init, Mapping):
             checks.fail("init", "a mapping from names of weights to values", init, TypeError)
@@ -74,25 +80,23 @@ class WeightedPooling(Pooling):
                 raise ValueError(f"{name}: expected {learn}, or fixed numbers, got a tensor that requires grad")
         learned = [name for name in given if given[name] is None and K != 0]
         logs = [name for name in given if is_log(given[name]) and K != 0]
+        known = [name for name in given if name in learned or name in logs]
         for name in init or {}:
-            if name not in (*learned, *logs):
-                way_out = f" ({name}=None learns it)" if name in given else ""
-                known = [name for name in given if name in (*learned, *logs)]
+            if name not in known:
+                way_out = f' ({name}=None and {name}="log" learn it)' if name in given and K != 0 else ""
                 raise ValueError(
                     f"init: expected names among the learned weights {known}, got {name!r}{way_out}"
                 )
         modules: Any = self.K
         length = 1 if shared or modules in ("converged", 0) else modules
         self._learned = frozenset(learned)
-        self._log_starts = {name: _log_start(name, (init or {}).get(name, LOG_START[name])) for name in logs}
-        # Rows of fixed weights come before those of logarithms; this is where each weight is among them.
-        places = [*(name for name in given if name not in logs), *logs]
-        self._order = [places.index(name) for name in given]
-        self._logs_last = self._order == sorted(self._order)
+        self._logs = tuple(logs)
         self._raw_shape = torch.Size((length,))
         self.init = None if init is None else plain(init)
+        starts = {name: LOG_START[name] for name in logs} | dict(init or {})
         self._init = {
-            name: _inverse(name, (init or {})[name], length) for name in learned if name in (init or {})
+            name: _log_start(name, value) if name in logs else _inverse(name, value, length)
+            for name, value in starts.items()
         }
         for name, value in given.items():
             if name in learned or name in logs:
@@ -113,9 +117,7 @@ class WeightedPooling(Pooling):
     def _draw(self) -> None:
         with torch.no_grad():
             for name, raw in self.raw_weights().items():
-                if name in self._log_starts:
-                    raw.zero_()
-                elif name in self._init:
+                if name in self._init:
                     raw.copy_(self._init[name].expand(raw.shape))
                 else:
                     raw.normal_(0.0, 0.1)
@@ -124,17 +126,13 @@ class WeightedPooling(Pooling):
         """Return the parameters behind the learned weights."""
         # By attribute and not from `_parameters`, where a parametrization or the replica of a data parallel
         # model does not have them.
-        prefixes = {"raw_": self._learned, "raw_log_": self._log_starts}
-        return {
-            name: getattr(self, prefix + name)
-            for name in self._names
-            for prefix, having in prefixes.items()
-            if name in having
-        }
+        raw_names = {name: f"raw_log_{name}" if name in self._logs else f"raw_{name}" for name in self._names}
+        known = [name for name in self._names if name in self._learned or name in self._logs]
+        return {name: getattr(self, raw_names[name]) for name in known}
 
     def learned_as(self, name: str) -> str | None:
         """Return what the layer was given for a weight that it learns: "log" or None."""
-        return LOG if name in self._log_starts else None
+        return LOG if name in self._given_logs else None
 
     def fixed_weights(self) -> dict[str, Any]:
         """Return the values of the fixed weights, a number or a list of numbers each."""
@@ -158,7 +156,8 @@ class WeightedPooling(Pooling):
         if self._learned and self._raw_shape[0] not in (1, length):
             checks.fail("K", f"{self._raw_shape[0]}, for which the layer was made", self.K)
         values = {name: positive(raw[name]) for name in self._learned}
-        values |= {name: self._log_weight(name) for name in self._log_starts}
+        if self._logs:
+            values |= zip(self._logs, self._log_weights().unbind(), strict=True)
         return {
             name: (values[name] if name in values else self._fixed_weight(name)).expand(length)
             for name in self._names
@@ -167,15 +166,16 @@ class WeightedPooling(Pooling):
     def _length(self) -> int:
         return 1 if self.K == "converged" else cast(int, self.K)
 
-    def _log_weight(self, name: str) -> Tensor:
-        raw: Tensor = getattr(self, f"raw_log_{name}")
-        if raw.shape != (1,):
-            checks.fail(f"raw_log_{name}", "a parameter of shape (1,)", raw)
+    def _log_weights(self) -> Tensor:
+        """Return the weights that are learned through their logarithm, one each, in at least float32."""
+        parameters = [getattr(self, f"raw_log_{name}") for name in self._logs]
+        for name, parameter in zip(self._logs, parameters, strict=True):
+            if parameter.shape != (1,):
+                checks.fail(f"raw_log_{name}", "a parameter of shape (1,)", parameter)
+        raw = torch.cat(parameters)
         if raw.dtype.itemsize < 4:
             raw = raw.float()
-        limit = math.log(LOG_LIMIT)
-        log_weight = torch.rsub(raw, math.log(self._log_starts[name]), alpha=-RATE)  # one operation
-        return log_weight.clamp(-limit, limit).exp()
+        return (RATE * raw).clamp(-_LIMIT, _LIMIT).exp()
 
     def _fixed_weight(self, name: str) -> Tensor:
         if self.K == 0 and name not in self._buffers:
@@ -188,7 +188,7 @@ class WeightedPooling(Pooling):
         It can if all weights are learned, in the dtype and on the device of X.
         """
         if not self._learned:
-            return self._rows_with_logs(like) if self._log_starts else self._fixed_rows(like)
+            return self._rows_with_logs(like) if self._logs else self._fixed_rows(like)
         raw = tuple([self._parameters.get(name) for name in self._raw_names])
         dtype, on_cpu, shape = like.dtype, like.is_cpu, self._raw_shape
         for parameter in raw:
@@ -222,18 +222,16 @@ class WeightedPooling(Pooling):
 
     def _make_fixed_rows(self, like: Tensor) -> Tensor:
         length = self._length()
-        names = [name for name in self._names if name not in self._log_starts]
-        return torch.stack([self._fixed_weight(name).expand(length).to(like) for name in names])
+        fixed = [self._fixed_weight(name).expand(length) for name in self._names if name not in self._logs]
+        return torch.stack([value.to(like) for value in fixed])
 
     def _rows_with_logs(self, like: Tensor) -> Tensor:
         """Return the rows of weights of which some are learned through their logarithm, the others fixed."""
-        length = self._length()
-        fixed = (
-            self._fixed_rows(like) if len(self._log_starts) < len(self._names) else like.new_empty(0, length)
-        )
-        logs = [self._log_weight(name).to(like).expand(1, length) for name in self._log_starts]
-        rows = torch.cat([fixed, *logs])
-        return rows if self._logs_last else rows[self._order]
+        logs = self._log_weights().to(like)[:, None].expand(-1, self._length())
+        fixed = tuple(name for name in self._names if name not in self._logs)
+        rows = torch.cat([self._fixed_rows(like), logs]) if fixed else logs
+        made = fixed + self._logs
+        return rows if made == self._names else rows[[made.index(name) for name in self._names]]
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""
@@ -263,13 +261,20 @@ def is_log(value: object) -> bool:
     return isinstance(value, str) and value == LOG
 
 
-def _log_start(name: str, value: Weight) -> float:
-    """Return where a weight that is learned through its logarithm starts."""
+def refuse_step(rho: LayerWeight, solver: str, K: Modules) -> None:
+    """Refuse the value of a step where there is none. How to learn one may be said: that is a default."""
+    if rho is not None and not is_log(rho):
+        checks.fail("rho", f"None: no step size with solver={solver!r}, K={K!r}", rho)
+
+
+def _log_start(name: str, value: Weight) -> Tensor:
+    """Return the value of the parameter whose weight is `value`, (1,)."""
     argument = f"init[{name!r}]"
-    start = weight(argument, value, torch.empty(0, dtype=torch.float64, device="cpu"), positive=True)
-    if start.numel() != 1 or not 1 / LOG_LIMIT <= float(start) <= LOG_LIMIT:
+    like = torch.empty(0, dtype=torch.float64, device="cpu")
+    target = weight(argument, value, like, positive=True).detach().reshape(-1)
+    if target.shape != (1,) or not 1 / LOG_LIMIT <= target.item() <= LOG_LIMIT:
         checks.fail(argument, f"one number from {1 / LOG_LIMIT} to {LOG_LIMIT}", value)
-    return float(start)
+    return target.log() / RATE
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:

@@ -133,7 +133,7 @@ ENTRIES: dict[str, Entry] = {
         "nn.pooling:UOTPooling",
         "sum_n softmax_n(s_d x_nd) x_nd, uotp without transport",
         UOT,
-        options=(("K", 1), ("alpha2", 0.0)),
+        options=(("K", 1), ("alpha1", 0.7), ("alpha2", 0.0)),  # alpha1 changes nothing then
     ),
     "lse": Entry("zoo.simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
     "vpa": Entry("zoo.simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),

@@ -16,7 +16,7 @@ FORWARD, BOTH = "forward", "forward+backward"
 EAGER, FUSED = " (eager)", " (fused)"  # behind the name of an exact UOT pooling: the implementation it ran in
 BASELINE = "mean"
 PAPERS = ("sagp", "deepset", "set2set", "dynamic")  # what the paper compares its layers with
-DEFAULT = "uotp"  # has a fused kernel, and is measured with that alone
+FUSED_ALONE = ("uotp", "uotp-single")  # have a fused kernel, and are measured with that alone
 # Colours of Okabe and Ito; what the legend says.
 STYLES = {
     "fused": ("#D55E00", "s", "UOTP, exact, fused kernel"),
@@ -28,7 +28,7 @@ Times = Mapping[str, Mapping[str, float]]  # milliseconds by the name of a pooli
 
 
 def kind(label: str) -> str:
-    if label.endswith(FUSED) or label == DEFAULT:
+    if label.endswith(FUSED) or label in FUSED_ALONE:
         return "fused"
     if label.endswith(EAGER):
         return "eager"
