@@ -11,10 +11,10 @@ validation reviews choose the epoch by their loss (training ends after three epo
 of the first seed also choose one of three learning rates for each pooling. The 2,000 test reviews, the same for
 all, test each chosen model once. The three rates were taken before the first test: on another split of the
 training reviews, mean, maximum and class token had the least validation loss of five rates (up to 0.1) at one
-of these, and the default layer that of three (up to 0.03). Attention had no such trial. The layer with a
-learned prior over tokens, of the form of that attention, was added when the test accuracy of attention was
-known. Runs that are in the CSV file already are not repeated, and token embeddings are kept in the folder of
-results.
+of these, and `uotp-single`, the default layer then, that of three (up to 0.03). Attention had no such trial.
+The layer with a learned prior over tokens, of the form of that attention, was added when the test accuracy of
+attention was known. Runs that are in the CSV file already are not repeated, and token embeddings are kept in
+the folder of results.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from bench.reviews import Sizes, Tokens
 from bench.rows import PART, Finding
 from bench.session import Session
 from uotpool import param_groups
-from uotpool.zoo import build
+from uotpool.zoo import build, entry
 
 LEARNING_RATES = (1e-3, 3e-3, 1e-2)
 EPOCHS, PATIENCE, BATCH = 20, 3, 32
 HIDDEN = 64  # of attention
 TABLE = "test accuracy in per cent: mean over seeds (its 95 % interval)"
 MEAN = "mean"
+SINGLE = dict(entry("uotp-single").options)  # the default layer when this was measured first
 
 
 class Zoo(nn.Module):
@@ -83,9 +84,9 @@ POOLINGS: dict[str, Callable[[int], nn.Module]] = {
     "max": _own("max"),
     "class token": _own("cls"),
     "attention": lambda dim: Zoo("attention", dim),
-    "UOTPooling": _uot(),
-    'UOTPooling, start="mean"': _uot(start="mean"),
-    "UOTPooling, learned q0": _uot(q0={"hidden": HIDDEN}),
+    "uotp-single": _uot(**SINGLE),
+    'uotp-single, start="mean"': _uot(**SINGLE, start="mean"),
+    "uotp-single, learned q0": _uot(**SINGLE, q0={"hidden": HIDDEN}),
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from uotpool import checks
+from uotpool.backends.tensors import all_eager, transformed
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.nn.base import Pooling
 from uotpool.nn.config import plain
@@ -91,6 +92,9 @@ class WeightedPooling(Pooling):
         length = 1 if shared or modules in ("converged", 0) else modules
         self._learned = frozenset(learned)
         self._logs = tuple(logs)
+        # Rows of fixed weights come before those of logarithms; this is where each weight is among them.
+        self._places = tuple(name for name in given if name not in logs)
+        self._order = [(*self._places, *logs).index(name) for name in given]
         self._raw_shape = torch.Size((length,))
         self.init = None if init is None else plain(init)
         starts = {name: LOG_START[name] for name in logs} | dict(init or {})
@@ -151,13 +155,14 @@ class WeightedPooling(Pooling):
         length = self._length()
         raw = self.raw_weights()
         for name, parameter in raw.items():
-            if name in self._learned and parameter.shape != self._raw_shape:
-                checks.fail(f"raw_{name}", f"a parameter of shape {tuple(self._raw_shape)}", parameter)
+            shape = torch.Size((1,)) if name in self._logs else self._raw_shape
+            if parameter.shape != shape:
+                argument = f"raw_log_{name}" if name in self._logs else f"raw_{name}"
+                checks.fail(argument, f"a parameter of shape {tuple(shape)}", parameter)
         if self._learned and self._raw_shape[0] not in (1, length):
             checks.fail("K", f"{self._raw_shape[0]}, for which the layer was made", self.K)
         values = {name: positive(raw[name]) for name in self._learned}
-        if self._logs:
-            values |= zip(self._logs, self._log_weights().unbind(), strict=True)
+        values |= {name: _from_log(raw[name]) for name in self._logs}
         return {
             name: (values[name] if name in values else self._fixed_weight(name)).expand(length)
             for name in self._names
@@ -165,17 +170,6 @@ class WeightedPooling(Pooling):
 
     def _length(self) -> int:
         return 1 if self.K == "converged" else cast(int, self.K)
-
-    def _log_weights(self) -> Tensor:
-        """Return the weights that are learned through their logarithm, one each, in at least float32."""
-        parameters = [getattr(self, f"raw_log_{name}") for name in self._logs]
-        for name, parameter in zip(self._logs, parameters, strict=True):
-            if parameter.shape != (1,):
-                checks.fail(f"raw_log_{name}", "a parameter of shape (1,)", parameter)
-        raw = torch.cat(parameters)
-        if raw.dtype.itemsize < 4:
-            raw = raw.float()
-        return (RATE * raw).clamp(-_LIMIT, _LIMIT).exp()
 
     def _fixed_weight(self, name: str) -> Tensor:
         if self.K == 0 and name not in self._buffers:
@@ -227,11 +221,20 @@ class WeightedPooling(Pooling):
 
     def _rows_with_logs(self, like: Tensor) -> Tensor:
         """Return the rows of weights of which some are learned through their logarithm, the others fixed."""
-        logs = self._log_weights().to(like)[:, None].expand(-1, self._length())
-        fixed = tuple(name for name in self._names if name not in self._logs)
-        rows = torch.cat([self._fixed_rows(like), logs]) if fixed else logs
-        made = fixed + self._logs
-        return rows if made == self._names else rows[[made.index(name) for name in self._names]]
+        raw = [getattr(self, f"raw_log_{name}") for name in self._logs]
+        quick = like.is_cpu and all_eager((like, *raw)) and not transformed()
+        for name, parameter in zip(self._logs, raw, strict=True):
+            quick = quick and parameter.is_cpu
+            if parameter.shape != (1,):
+                checks.fail(f"raw_log_{name}", "a parameter of shape (1,)", parameter)
+        fixed = self._fixed_rows(like) if self._places else like.new_empty(0, self._length())
+        if not quick:
+            rows = _log_rows(fixed, *raw)
+        elif torch.is_grad_enabled():
+            rows = cast(Tensor, _LogRows.apply(fixed, *raw))
+        else:
+            rows = _quick_rows(fixed, raw)[0]
+        return rows if self._places == self._names[: len(self._places)] else rows[self._order]
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""
@@ -254,6 +257,49 @@ class WeightedPooling(Pooling):
                 moved = torch.tensor(self._fixed[name], dtype=exact.dtype, device=moved.device)
             self.register_buffer(name, moved if moved.dtype == exact.dtype else exact.to(moved.device))
         return self
+
+
+class _LogRows(torch.autograd.Function):
+    """`_log_rows` in one step for parameters on the CPU, whose few numbers Python computes faster."""
+
+    @staticmethod
+    def forward(ctx: Any, fixed: Tensor, *raw: Tensor) -> Tensor:
+        ctx.save_for_backward(*raw)
+        ctx.first = fixed.shape[0]
+        rows, ctx.values = _quick_rows(fixed, raw)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, *drows: Tensor) -> tuple[Tensor | None, ...]:
+        raw = ctx.saved_tensors
+        sums = drows[0][ctx.first :].sum(-1)
+        inside = [abs(RATE * parameter.item()) <= _LIMIT for parameter in raw]
+        if torch.is_grad_enabled():  # somebody wants second derivatives
+            found = zip(sums, raw, inside, strict=True)
+            return (None, *[(i * RATE * d * _from_log(p)).to(p) for d, p, i in found])
+        by_log = zip(sums.tolist(), ctx.values, inside, raw, strict=True)
+        return (None, *[p.new_full((1,), RATE * d * value if i else 0.0) for d, value, i, p in by_log])
+
+
+def _quick_rows(fixed: Tensor, raw: Sequence[Tensor]) -> tuple[Tensor, list[float]]:
+    """Return what `_log_rows` does, to rounding, and the weights below the fixed ones."""
+    values = [math.exp(_within(RATE * parameter.item())) for parameter in raw]
+    return torch.cat([fixed, fixed.new_tensor([[value] * fixed.shape[1] for value in values])]), values
+
+
+def _within(log: float) -> float:
+    return min(max(log, -_LIMIT), _LIMIT) if log == log else log  # noqa: PLR0124 # NaN stays NaN
+
+
+def _log_rows(fixed: Tensor, *raw: Tensor) -> Tensor:
+    """Return the rows of fixed weights, and below them those of weights that are learned by their logarithm."""
+    K = fixed.shape[1]
+    return torch.cat([fixed, *[_from_log(parameter).to(fixed).expand(1, K) for parameter in raw]])
+
+
+def _from_log(raw: Tensor) -> Tensor:
+    """Return exp(RATE * raw) within its limits, in at least float32."""
+    return (RATE * (raw if raw.dtype.itemsize >= 4 else raw.float())).clamp(-_LIMIT, _LIMIT).exp()
 
 
 def is_log(value: object) -> bool:
