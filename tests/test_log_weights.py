@@ -12,6 +12,7 @@ import torch
 
 from tests import tolerances as tol
 from uotpool import UOTAssignment, UOTPooling, uot_pool
+from uotpool.nn import weights
 from uotpool.nn.weights import LOG_LIMIT, LOG_START, RATE
 
 D = 5
@@ -196,3 +197,38 @@ def test_a_parameter_of_another_shape_is_refused():
     pool.raw_log_alpha2 = torch.nn.Parameter(torch.zeros(3))
     with pytest.raises(ValueError, match=r"raw_log_alpha2: expected a parameter of shape \(1,\)"):
         pool(randn(2, 3, D).float())
+
+
+def test_second_derivatives():
+    """Of the readable solver, by the parameter too."""
+    pool = UOTPooling(D, K=2, alpha1=1.0, impl="reference", dtype=torch.float64)
+
+    def run(X, raw):
+        return torch.func.functional_call(pool, {"raw_log_alpha2": raw}, (X,))
+
+    X, raw = randn(1, 3, D).requires_grad_(), torch.full((1,), 0.03, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(run, (X, raw), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("value", [-2.0, -0.3, 0.16, 2.0])
+def test_the_quick_way_is_the_plain_one(value, dtype):
+    """Eager calls on the CPU compute these few numbers in Python."""
+    fixed = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.promote_types(dtype, torch.float32))
+    drows, found = randn(2, 3).to(fixed), []
+    for make in (weights._LogRows.apply, weights._log_rows):
+        raw = torch.tensor([value], dtype=dtype, requires_grad=True)
+        rows = make(fixed, raw)
+        (drow,) = torch.autograd.grad((rows * drows).sum(), raw)
+        found.append((rows.detach(), drow))
+    (rows, drow), (plain, by_parts) = found
+    bound = tol.INIT if dtype != torch.float64 else tol.F64
+    torch.testing.assert_close(rows, plain, rtol=bound, atol=0.0)
+    torch.testing.assert_close(drow, by_parts, rtol=10 * bound if dtype != torch.bfloat16 else 1e-2, atol=0.0)
+
+
+def test_a_parameter_that_is_not_a_number_shows():
+    pool = UOTPooling(D)
+    with torch.no_grad():
+        pool.raw_log_alpha2.fill_(float("nan"))
+    assert pool(randn(2, 3, D).float()).isnan().all()
