@@ -19,9 +19,8 @@ from uotpool.nn.weights import WeightedPooling
 def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
     """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
 
-    Decay would pull each raw weight to 0, and so each alpha to softplus(0) = 0.69, whatever the
-    data say. It would pull scales, and weights that are learned through their logarithm, back to where
-    they start.
+    Decay would pull each raw weight to 0, whatever the data say: an alpha that is learned through its
+    logarithm to 1, one that is learned through softplus to 0.69, and scales back to where they start.
 
     Args:
         module: model that holds layers of UOT, `UOTPooling` or `UOTAssignment`.
