@@ -11,6 +11,7 @@ import torch
 from tests import tolerances as tol
 from uotpool import CLASSIC, AdaptiveUOTPool2d, UOTPooling, param_groups, uot_plan, uot_pool
 from uotpool.nn.weights import RATE
+from uotpool.zoo import build
 
 D = 6
 OLD = json.loads((Path(__file__).parent / "version_0_1.json").read_text())
@@ -24,7 +25,7 @@ def layer_with(scales, **options):
     """Return a default layer in float64 with these scales."""
     pool = UOTPooling(D, **options, dtype=torch.float64)
     with torch.no_grad():
-        pool.raw_scale.copy_((scales - pool.scales()) / RATE)
+        pool.raw_scale.copy_(scales / RATE)
     return pool
 
 
@@ -125,6 +126,21 @@ def test_a_state_of_version_0_1_is_refused_by_the_default_layer():
     with pytest.raises(RuntimeError, match=r"expected pool\.raw_scale.*\*\*uotpool\.CLASSIC"):
         AdaptiveUOTPool2d(D).load_state_dict(AdaptiveUOTPool2d(D, **CLASSIC).state_dict(), strict=False)
     AdaptiveUOTPool2d(D).load_state_dict(AdaptiveUOTPool2d(D).state_dict())
+
+
+def test_a_state_has_the_scales_whatever_they_began_at():
+    X, pool, other = randn(2, 5, D), UOTPooling(D).double(), UOTPooling(D, start="mean").double()
+    other.load_state_dict(pool.state_dict())
+    assert torch.equal(other(X), pool(X))
+
+
+@pytest.mark.parametrize(
+    ("into", "state"), [("uotp", "uotp-single"), ("uotp-single", "uotp"), ("uotp-sinkhorn", "uotp")]
+)
+def test_a_state_of_weights_that_are_learned_otherwise_is_refused(into, state):
+    """With `strict=False` a part of it would load in silence."""
+    with pytest.raises(RuntimeError, match=r"state_dict: expected .*alpha1.*, got .*alpha1.*get_config"):
+        build(into, D).load_state_dict(build(state, D).state_dict(), strict=False)
 
 
 def test_without_a_module_there_is_no_scale():

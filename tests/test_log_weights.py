@@ -175,7 +175,9 @@ def test_a_fixed_weight_beside_it_counts_when_it_is_replaced():
     ("options", "words"),
     [
         ({"alpha2": "loga"}, ["alpha2", "'loga'", 'None or "log" to learn it']),
-        ({"alpha2": "log", "init": {"alpha2": 0.0}}, ["init['alpha2']", "> 0"]),
+        ({"init": {"alpha2": 0.0}}, ["init['alpha2']", "one number from 1e-06 to 1000000.0", "0.0"]),
+        ({"init": {"alpha2": "x"}}, ["init['alpha2']", "one number from 1e-06 to 1000000.0", "'x'"]),
+        ({"init": {"scale": 2.0}}, ["init", "'scale'", "scales start at 1"]),
         ({"init": {"alpha2": [1.0, 2.0]}}, ["init['alpha2']", "one number", "[1.0, 2.0]"]),
         ({"init": {"alpha2": 1e9}}, ["init['alpha2']", "one number from 1e-06 to 1000000.0"]),
         (

@@ -314,7 +314,7 @@ def uotp(pool, X, *_):
 
 def uotp_default(pool, X, *_):
     """Four steps of Sinkhorn by hand, at alpha0 = 1."""
-    Z = (1.0 + 10.0 * pool.raw_scale) * X
+    Z = (10.0 * pool.raw_scale) * X
     alpha1, alpha2 = (10.0 * pool.raw_log_alpha1).exp(), (10.0 * pool.raw_log_alpha2).exp()
     v = torch.zeros_like(Z[:, 0])
     for _ in range(4):
@@ -325,14 +325,14 @@ def uotp_default(pool, X, *_):
 
 def uotp_single(pool, X, *_):
     """One step of Sinkhorn by hand, at alpha0 = 1."""
-    Z, tau = (1.0 + 10.0 * pool.raw_scale) * X, 0.7 / 1.7
+    Z, tau = (10.0 * pool.raw_scale) * X, 0.7 / 1.7
     u = -tau * Z.exp().sum(0).log()
     v = -tau * (Z + u).exp().sum(1).log()
     return torch.stack([weighted(x, z + v) for x, z in zip(X.T, Z.T, strict=True)])
 
 
 def softmax_per_feature(pool, X, *_):
-    scales = 1.0 + 10.0 * pool.raw_scale
+    scales = 10.0 * pool.raw_scale
     return torch.stack([weighted(column, float(s) * column) for s, column in zip(scales, X.T, strict=True)])
 
 

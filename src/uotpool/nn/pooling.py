@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class UOTPooling(WeightedPooling):
         dim: number of features D.
         solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R).
         K: number of modules, or "converged" for the optimum with implicit gradients. Default: 4.
-        scale: "feature" for a learned scale per feature, s = 1 + 10 raw_scale, or None for none.
+        scale: "feature" for a learned scale per feature, s = 10 raw_scale, or None for none.
         formulation: "exact", or "paper" for the algorithms as published.
         shared: whether all modules share one value of each learned weight.
         alpha0, alpha1, alpha2, rho: a number, or K numbers, to fix the weight at exactly that value (a
@@ -138,7 +138,6 @@ class UOTPooling(WeightedPooling):
         if start is not None:
             self._check_start(start)
         self.start = start
-        self._scale_start = 0.0 if start == "mean" else 1.0
         per_feature = scale is not None and K != 0  # without a module nothing is scaled
         one = start is not None and not per_feature
         self.scale: nn.Parameter | None
@@ -147,6 +146,7 @@ class UOTPooling(WeightedPooling):
             zeros = None if shape is None else torch.zeros(shape, device=device, dtype=dtype)
             self.register_parameter(name, None if zeros is None else nn.Parameter(zeros))
         self._scaled = "one" if one else "feature" if per_feature else ""
+        self._start_scales()
 
     def _check_start(self, start: str) -> None:
         checks.only("start", start, "mean")
@@ -157,12 +157,16 @@ class UOTPooling(WeightedPooling):
                 f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional" or "sum", got {came}'
             )
 
+    def _start_scales(self) -> None:
+        if self.scale is not None:
+            nn.init.zeros_(self.scale)
+        if self.raw_scale is not None:
+            nn.init.constant_(self.raw_scale, 0.0 if self.start == "mean" else 1 / RATE)
+
     def reset_parameters(self) -> None:
         """Set the learned weights and scales to their initial values and draw the priors anew."""
         self._draw()
-        for scale in (self.scale, self.raw_scale):
-            if scale is not None:
-                nn.init.zeros_(scale)
+        self._start_scales()
         for prior in (self.p0, self.q0):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
                 prior.reset_parameters()
@@ -322,13 +326,14 @@ class UOTPooling(WeightedPooling):
                 f"state_dict: expected {prefix}raw_scale, got weights of version 0.1, whose default was "
                 "another: load them into UOTPooling.classic(dim, ...), or make the layer with **uotpool.CLASSIC"
             )
+        self._check_forms(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def scales(self) -> Tensor | None:
         """Return the scales in force, one per feature, (D,), or one for all, (); None where there are none."""
         if self._scaled != "feature":
             return self.scale
-        return torch.rsub(self.raw_scale, self._scale_start, alpha=-RATE)  # type: ignore[arg-type] # one operation
+        return cast(Tensor, self.raw_scale) * RATE
 
     def _scale(self, rows: Tensor) -> Tensor | None:
         # Where there is none, this is twenty times as fast as to ask for `self.scale`.

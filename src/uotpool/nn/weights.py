@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Self, cast
 
 import torch
@@ -85,6 +86,8 @@ class WeightedPooling(Pooling):
         for name in init or {}:
             if name not in known:
                 way_out = f' ({name}=None and {name}="log" learn it)' if name in given and K != 0 else ""
+                if name == "scale":
+                    way_out = ' (scales start at 1, or at 0 with start="mean")'
                 raise ValueError(
                     f"init: expected names among the learned weights {known}, got {name!r}{way_out}"
                 )
@@ -137,6 +140,18 @@ class WeightedPooling(Pooling):
     def learned_as(self, name: str) -> str | None:
         """Return what the layer was given for a weight that it learns: "log" or None."""
         return LOG if name in self._given_logs else None
+
+    def _check_forms(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """Refuse a state in which a weight is learned through its logarithm and ours is not, or the reverse."""
+        for name in self._names:
+            forms = {"raw_log_": f"{name}='log'", "raw_": f"{name}=None", "": f"a fixed {name}"}
+            came = next((form for form in forms if f"{prefix}{form}{name}" in state_dict), None)
+            ours = "raw_log_" if name in self._logs else "raw_" if name in self._learned else ""
+            if came not in (None, ours) and "raw_log_" in (came, ours):
+                raise RuntimeError(
+                    f"state_dict: expected {prefix}{ours}{name} ({forms[ours]}), got {prefix}{came}{name} "
+                    f"({forms[came]}): make the layer with the options of the one that was saved (get_config)"
+                )
 
     def fixed_weights(self) -> dict[str, Any]:
         """Return the values of the fixed weights, a number or a list of numbers each."""
@@ -315,12 +330,11 @@ def refuse_step(rho: LayerWeight, solver: str, K: Modules) -> None:
 
 def _log_start(name: str, value: Weight) -> Tensor:
     """Return the value of the parameter whose weight is `value`, (1,)."""
-    argument = f"init[{name!r}]"
-    like = torch.empty(0, dtype=torch.float64, device="cpu")
-    target = weight(argument, value, like, positive=True).detach().reshape(-1)
-    if target.shape != (1,) or not 1 / LOG_LIMIT <= target.item() <= LOG_LIMIT:
-        checks.fail(argument, f"one number from {1 / LOG_LIMIT} to {LOG_LIMIT}", value)
-    return target.log() / RATE
+    numbers = value.detach().reshape(-1).tolist() if isinstance(value, Tensor) else [value]
+    number = float(numbers[0]) if len(numbers) == 1 and isinstance(numbers[0], Real) else 0.0
+    if isinstance(value, bool) or not 1 / LOG_LIMIT <= number <= LOG_LIMIT:
+        checks.fail(f"init[{name!r}]", f"one number from {1 / LOG_LIMIT} to {LOG_LIMIT}", value)
+    return torch.tensor([math.log(number) / RATE], dtype=torch.float64, device="cpu")
 
 
 def _inverse(name: str, value: Weight, length: int) -> Tensor:
