@@ -33,8 +33,8 @@ FREE, BALANCED = 0.0, 1e6
 NOT_FITTED = ", not fitted"
 SETTINGS: dict[str, Make] = {
     "mean": HEADS["mean"],
-    "UOTPooling": HEADS["UOTPooling"],
-    'UOTPooling, start="mean"': HEADS['UOTPooling, start="mean"'],
+    "uotp-single": HEADS["uotp-single"],
+    'uotp-single, start="mean"': HEADS['uotp-single, start="mean"'],
     "netvlad": HEADS["netvlad"],
     "salad": HEADS["salad"],
     f"hidden layer, no centres{NOT_FITTED}": lambda dim: assignment(hidden=dim, centred=False)(dim),

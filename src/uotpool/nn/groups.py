@@ -20,7 +20,7 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
     """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
 
     Decay would pull each raw weight to 0, whatever the data say: an alpha that is learned through its
-    logarithm to 1, one that is learned through softplus to 0.69, and scales back to where they start.
+    logarithm to 1, one that is learned through softplus to 0.69, and scales to 0, the mean.
 
     Args:
         module: model that holds layers of UOT, `UOTPooling` or `UOTAssignment`.

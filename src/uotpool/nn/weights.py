@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.backends.tensors import all_eager, transformed
+from uotpool.backends.tensors import all_eager, differentiated_in_reverse
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.nn.base import Pooling
 from uotpool.nn.config import plain
@@ -237,7 +237,7 @@ class WeightedPooling(Pooling):
     def _rows_with_logs(self, like: Tensor) -> Tensor:
         """Return the rows of weights of which some are learned through their logarithm, the others fixed."""
         raw = [getattr(self, f"raw_log_{name}") for name in self._logs]
-        quick = like.is_cpu and all_eager((like, *raw)) and not transformed()
+        quick = like.is_cpu and all_eager((like, *raw)) and differentiated_in_reverse()
         for name, parameter in zip(self._logs, raw, strict=True):
             quick = quick and parameter.is_cpu
             if parameter.shape != (1,):
