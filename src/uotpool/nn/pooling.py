@@ -337,7 +337,11 @@ class UOTPooling(WeightedPooling):
 
     def _scale(self, rows: Tensor) -> Tensor | None:
         # Where there is none, this is twenty times as fast as to ask for `self.scale`.
-        return self.scales().to(rows) if self._scaled else None  # type: ignore[union-attr]
+        if not self._scaled:
+            return None
+        if self._scaled == "one":
+            return cast(Tensor, self.scale).to(rows)
+        return cast(Tensor, self.raw_scale).to(rows) * RATE
 
     @classmethod
     def classic(cls, dim: int, **kwargs: Any) -> UOTPooling:

@@ -309,7 +309,7 @@ def _within(log: float) -> float:
 def _log_rows(fixed: Tensor, *raw: Tensor) -> Tensor:
     """Return the rows of fixed weights, and below them those of weights that are learned by their logarithm."""
     K = fixed.shape[1]
-    return torch.cat([fixed, *[_from_log(parameter).to(fixed).expand(1, K) for parameter in raw]])
+    return torch.cat([fixed, *[_from_log(parameter.to(fixed)).expand(1, K) for parameter in raw]])
 
 
 def _from_log(raw: Tensor) -> Tensor:
