@@ -28,7 +28,7 @@ QUESTION = (
 NEXT = (
     "uotpool explore (pip install 'uotpool-experiments[explore]'): move the weights of the transport problem "
     "and watch the plan go from mean to max",
-    "uotpool run regimes --quick: twelve poolings on fifteen questions, in a quarter of an hour",
+    "uotpool run regimes --quick: twelve poolings on fifteen questions, in six minutes",
     "uotpool figure bag-plans: what the plans of the UOT poolings look at in a bag of digits",
     "uotpool report: all committed results, as a page like this one",
     "uotpool run graph, uotpool run image (pip install 'uotpool-experiments[images]'): the paper's tasks",
