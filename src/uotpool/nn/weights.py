@@ -303,7 +303,7 @@ def _quick_rows(fixed: Tensor, raw: Sequence[Tensor]) -> tuple[Tensor, list[floa
 
 
 def _within(log: float) -> float:
-    return min(max(log, -_LIMIT), _LIMIT) if log == log else log  # noqa: PLR0124 # NaN stays NaN
+    return log if math.isnan(log) else min(max(log, -_LIMIT), _LIMIT)
 
 
 def _log_rows(fixed: Tensor, *raw: Tensor) -> Tensor:
