@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parents[2] / "results"
     ],
 )
 def test_verdicts(low, high, lead, alike):
-    ahead = Ahead(Interval((low + high) / 2, low, high), 1.0)
+    ahead = Ahead(Interval((low + high) / 2, low, high), 1.0, 0.5)
     assert Finding("", "", ("a",), ahead).verdict == lead
     assert Finding("", "", ("a",), ahead, of_no_difference=True).verdict == alike
     assert Finding("", "").verdict == NOT_RUN

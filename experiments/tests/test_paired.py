@@ -12,7 +12,7 @@ from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables import formats
 from uotpool_experiments.tables.kinds import KINDS, load
-from uotpool_experiments.tables.paired import EVERY, LOST, SEEN, WON, paired_table
+from uotpool_experiments.tables.paired import EVERY, LOST, P_VALUE, SEEN, WON, paired_table
 from uotpool_experiments.tables.spec import TableSpec
 from uotpool_experiments.tasks.spec import RunSpec
 
@@ -41,6 +41,8 @@ def test_known_leads():
     assert found.every.verdict == 0
     test = stats.ttest_1samp([5.0, 0.0, -10.0], 0.0).confidence_interval()
     assert (found.every.points.low, found.every.points.high) == pytest.approx((test.low, test.high))
+    assert found.every.p_value == pytest.approx(stats.ttest_1samp([5.0, 0.0, -10.0], 0.0).pvalue)
+    assert [found.each[d].p_value < 0.05 for d in "abc"] == [True, False, True]
     turned = paired(SCORES, "mean", "uotp")
     assert turned.each["a"].points.value == pytest.approx(-5.0)
     assert turned.each["a"].verdict == -1
@@ -50,7 +52,8 @@ def test_only_common_seeds_count():
     found = paired(SCORES, "uotp", "max")
     assert list(found.each) == ["a"]
     assert found.every.points.value == pytest.approx(45.0)
-    assert (found.every.verdict, found.every.smallest) == (0, math.inf)  # a single run says nothing of chance
+    # A single run says nothing of chance.
+    assert (found.every.verdict, found.every.smallest, found.every.p_value) == (0, math.inf, 1.0)
     with pytest.raises(ValueError, match="pooling: expected two with runs in common, got 'max' and 'gem'"):
         paired(SCORES, "max", "gem")
 
@@ -69,6 +72,13 @@ def test_the_smallest_difference_is_the_one_that_such_runs_show():
         pair = {("uotp", "a"): sample(*scores), ("mean", "a"): sample(*np.full(400, 0.5))}
         shown += paired(pair, "uotp", "mean").each["a"].verdict == 1
     assert 0.65 <= shown / 60 <= 0.95
+
+
+def test_leads_without_spread():
+    same = {("uotp", "a"): sample(0.5, 0.5, 0.5), ("mean", "a"): sample(0.5, 0.5, 0.5)}
+    assert paired(same, "uotp", "mean").each["a"].p_value == 1.0
+    ahead = {("uotp", "a"): sample(0.75, 0.75, 0.75), ("mean", "a"): sample(0.5, 0.5, 0.5)}
+    assert paired(ahead, "uotp", "mean").each["a"].p_value == 0.0
 
 
 def rows():
@@ -93,6 +103,8 @@ def test_the_table():
     assert [str(lines[name].cells[1]) for name in (WON, LOST)] == ["1", "1"]
     assert str(lines[EVERY].cells[1]).startswith("-1.7 [")
     assert float(str(lines[SEEN].cells[1])) > 0
+    single = paired(SCORES, "uotp", "mean").every.p_value
+    assert [str(cell) for cell in lines[P_VALUE].cells[1:]] == [f"{min(2 * single, 1):.3f}", "1.000"]
     text = formats.render(table, "markdown")
     assert "▲" in formats.with_mark(lines["digits-a"].cells[1])
     assert "▼" in formats.with_mark(lines["digits-c"].cells[1])

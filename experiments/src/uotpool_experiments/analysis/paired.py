@@ -23,10 +23,12 @@ class Ahead:
     Attributes:
         points: the difference; positive if the first pooling is better.
         smallest: the smallest difference whose interval would leave out 0 with the probability `POWER`.
+        p_value: of Student's test that there is no difference; 1 for a single run.
     """
 
     points: Interval
     smallest: float
+    p_value: float
 
     @property
     def verdict(self) -> int:
@@ -95,7 +97,12 @@ def _ahead(points: Array, overlap: float = 0.0) -> Ahead:
     """
     mean, free = float(points.mean()), len(points) - 1
     if free == 0:
-        return Ahead(Interval(mean, -math.inf, math.inf), math.inf)
+        return Ahead(Interval(mean, -math.inf, math.inf), math.inf, 1.0)
     error = float(points.std(ddof=1)) * math.sqrt(1 / len(points) + overlap)
     half = float(stats.t.ppf((1 + SHARE) / 2, free)) * error
-    return Ahead(Interval(mean, mean - half, mean + half), half + float(stats.t.ppf(POWER, free)) * error)
+    errors_from_0 = abs(mean) / error if error else math.inf if mean else 0.0
+    return Ahead(
+        Interval(mean, mean - half, mean + half),
+        half + float(stats.t.ppf(POWER, free)) * error,
+        2 * float(stats.t.sf(errors_from_0, free)),
+    )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from uotpool_experiments.analysis.metrics import is_per_cent, sign
 from uotpool_experiments.analysis.paired import POWER, Ahead, Paired, paired
 from uotpool_experiments.analysis.regret import SHARE
+from uotpool_experiments.analysis.tests import holm
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.comparison import ComparisonKind, compared
 from uotpool_experiments.tables.shared import samples_of, with_settings
@@ -15,6 +16,7 @@ from uotpool_experiments.tables.spec import TableSpec
 from uotpool_experiments.tables.table import EMPTY, Cell, Column, Count, Lead, Line, Number, Table, Text
 
 EVERY, WON, LOST = "all data sets", "data sets won", "data sets lost"
+P_VALUE = "p, all, after Holm's correction"
 SEEN, SEEN_ON_ONE = "smallest difference shown, all", "the same, on one data set"
 
 
@@ -48,8 +50,10 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
     for dataset in dict.fromkeys(dataset for one in against.values() for dataset in one.each):
         cells = [_lead(one.each.get(dataset)) for one in against.values()]
         table.lines.append(Line.of(dataset, *cells))
+    corrected = holm([one.every.p_value for one in against.values()])
     last: dict[str, list[Cell]] = {
         EVERY: [_lead(one.every) for one in against.values()],
+        P_VALUE: [Number(p, ".3f") for p in corrected],
         WON: [Count(one.count(1)) for one in against.values()],
         LOST: [Count(one.count(-1)) for one in against.values()],
         SEEN: [Number(one.every.smallest, ".1f") for one in against.values()],
@@ -62,6 +66,8 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
         f"{(1 - SHARE) * tests:.0f} of the {tests} would by chance",
         f"intervals: {100 * SHARE:.0f} %, Student's t over the runs of a data set, and over data sets for all; "
         "none for a single run; a pair is compared on the seeds that both have",
+        f"p: of Student's test over data sets that there is no difference, corrected for the {len(against)} "
+        "comparisons of that line, of which each interval knows nothing",
         f"smallest difference shown: its interval would leave out 0 in {100 * POWER:.0f} % of such studies; on "
         "one data set, the median of them",
     ]
