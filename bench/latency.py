@@ -14,6 +14,7 @@ from bench.timing import BOTH, FORWARD, Call, samples, timed
 from uotpool import backends, inputs, uot_pool
 from uotpool.backends.cpu import library
 from uotpool.nn import UOTPooling
+from uotpool.problem import SOFTPLUS
 from uotpool.solvers import SOLVERS
 
 SIZE = (1, 5, 8)
@@ -102,7 +103,9 @@ def native_call(pool: UOTPooling, X: torch.Tensor) -> Call:
     raw = {f"raw_{name}": parameter.detach() for name, parameter in pool.raw_weights().items()}
     out = torch.empty(SIZE[0], SIZE[2])
     B, N, D = SIZE
-    sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1, "raw_length": pool.K}
+    sizes = {"K": pool.K, "B": B, "M": B * N, "N": N, "D": D, "threads": 1}
+    for name in pool.raw_weights():
+        sizes |= {f"raw_length_{name}": pool.K, f"raw_form_{name}": library.FORMS[SOFTPLUS]}
     arrays = {"X": data.data_ptr(), "out": out.data_ptr()} | {name: t.data_ptr() for name, t in raw.items()}
     call = ctypes.byref(library.Call(solver=library.SOLVERS[pool.options.solver.name], **sizes, **arrays))
     library.check(loaded.uotpool_forward(call))

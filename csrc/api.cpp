@@ -79,13 +79,15 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
     sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
     sizes.weights = uotpool_kernels_baseline.solvers[c.solver].weights;
 
-    if (c.raw_length != 0 && c.raw_length != 1 && c.raw_length != c.K)
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.raw_length > 0 && (c.weights || c.dweights))
+    if (makes_weights(c) && (c.weights || c.dweights))
         return UOTPOOL_BAD_ARGUMENT;
     for (int64_t row = 0; row < 4; ++row) {
-        const bool given = c.raw_length > 0 && row < sizes.weights;
-        if (!given && (c.raw[row] || c.draw[row]))
+        const bool given = makes_weights(c) && row < sizes.weights;
+        if (!given && (c.raw[row] || c.draw[row] || c.raw_length[row] != 0 || c.raw_form[row] != 0))
+            return UOTPOOL_BAD_ARGUMENT;
+        if (given && c.raw_length[row] != 1 && c.raw_length[row] != c.K)
+            return UOTPOOL_BAD_ARGUMENT;
+        if (c.raw_form[row] < UOTPOOL_VALUE || c.raw_form[row] > UOTPOOL_LOG)
             return UOTPOOL_BAD_ARGUMENT;
         if (given && !c.raw[row])
             return UOTPOOL_NULL_POINTER;
@@ -94,11 +96,13 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
     }
     if (c.scale_length != 0 && c.scale_length != 1 && c.scale_length != c.D)
         return UOTPOOL_BAD_ARGUMENT;
-    if (c.scale_length == 0 && (c.scale || c.dscale))
+    if (c.scale_form != UOTPOOL_VALUE && c.scale_form != UOTPOOL_FAST)
+        return UOTPOOL_BAD_ARGUMENT;
+    if (c.scale_length == 0 && (c.scale || c.dscale || c.scale_form != UOTPOOL_VALUE))
         return UOTPOOL_BAD_ARGUMENT;
     if (c.scale_length > 0 && !c.scale)
         return UOTPOOL_NULL_POINTER;
-    if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (c.raw_length == 0 && !c.weights))
+    if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (!makes_weights(c) && !c.weights))
         return UOTPOOL_NULL_POINTER;
     const bool some = c.head == UOTPOOL_POOLED ? c.B > 0 : c.M > 0;
     if (some && (backward ? !c.dout : !c.out))
@@ -286,16 +290,19 @@ template <class T>
 void sum_derivatives(const uotpool_call &c, const Sizes &sizes, int64_t begin, int64_t bags, double *carry,
                      const OfEachBag &each) {
     const int64_t weights = sizes.weights * c.K;
-    if (each.dweights && c.raw_length > 0) {
+    if (each.dweights && makes_weights(c)) {
         // The sum of the first `weights` numbers is done when they are written, so it can take their place.
         sum_in_order(each.dweights, bags, weights, weights, carry, each.dweights);
         learned_derivatives(c, sizes.weights, each.dweights);
     } else if (each.dweights) {
         sum_in_order(each.dweights, bags, weights, weights, carry, (T *)c.dweights);
     }
-    if (each.dscale)
+    if (each.dscale) {
         sum_in_order(each.dscale, bags, c.scale_length, c.scale_length, carry ? carry + weights : nullptr,
                      (T *)c.dscale);
+        if (makes_scale(c))
+            times_rate(c, c.dscale, c.scale_length, c.dscale);
+    }
     if (each.dlog_p0)
         sum_bags((const T *)each.dlog_p0, bags, c.D, begin == 0, (T *)c.dlog_p0);
 }
@@ -350,15 +357,25 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
         return UOTPOOL_NULL_POINTER;
     if (!aligned(carry, sizeof(double)))
         return UOTPOOL_MISALIGNED;
-    if (call->raw_length == 0)
+    // What is made of the parameters of a layer: weights, then scales. `call` goes on with these in its place.
+    const int64_t weights = makes_weights(*call) ? sizes.weights * call->K : 0;
+    const int64_t scales = makes_scale(*call) ? call->scale_length : 0;
+    if (weights + scales == 0)
         return run_valid(*call, backward, begin, end, carry, sizes);
-    uotpool_call with_weights = *call;
-    void *const made = take(size_t(sizes.weights * call->K) * sizes.item);
+    uotpool_call with_made = *call;
+    char *const made = (char *)take(size_t(weights + scales) * sizes.item);
     if (!made)
         return UOTPOOL_NO_MEMORY;
-    learned_weights(*call, sizes.weights, made);
-    with_weights.weights = made;
-    const int status = run_valid(with_weights, backward, begin, end, carry, sizes);
+    if (weights > 0) {
+        learned_weights(*call, sizes.weights, made);
+        with_made.weights = made;
+    }
+    if (scales > 0) {
+        char *const scale = made + size_t(weights) * sizes.item;
+        times_rate(*call, call->scale, scales, scale);
+        with_made.scale = scale;
+    }
+    const int status = run_valid(with_made, backward, begin, end, carry, sizes);
     free(made);
     return status;
 }

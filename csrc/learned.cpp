@@ -7,27 +7,55 @@ namespace {
 // Above this a softplus is its argument, as in torch.
 constexpr double LINEAR = 20;
 
-double positive(double raw) { return (raw > LINEAR ? raw : log1p(exp(raw))) + UOTPOOL_FLOOR; }
-double slope(double raw) { return raw > LINEAR ? 1 : 1 / (1 + exp(-raw)); }
+// The logarithm of a weight of the form UOTPOOL_LOG, before its limits; what is not a number passes them.
+double logarithm(double raw) { return UOTPOOL_RATE * raw; }
+bool within_limits(double logarithm) { return !(fabs(logarithm) > log(UOTPOOL_LOG_LIMIT)); }
+
+double weight(int64_t form, double raw) {
+    if (form == UOTPOOL_SOFTPLUS)
+        return (raw > LINEAR ? raw : log1p(exp(raw))) + UOTPOOL_FLOOR;
+    if (form == UOTPOOL_LOG) {
+        const double x = logarithm(raw);
+        return within_limits(x) ? exp(x) : x > 0 ? UOTPOOL_LOG_LIMIT : 1 / UOTPOOL_LOG_LIMIT;
+    }
+    return raw;
+}
+
+double slope(int64_t form, double raw) {
+    if (form == UOTPOOL_SOFTPLUS)
+        return raw > LINEAR ? 1 : 1 / (1 + exp(-raw));
+    if (form == UOTPOOL_LOG)
+        return within_limits(logarithm(raw)) ? UOTPOOL_RATE * weight(form, raw) : 0;
+    return 1;
+}
 
 template <class T> void make(const uotpool_call &c, int64_t rows, T *weights) {
-    for (int64_t row = 0; row < rows; ++row)
+    for (int64_t row = 0; row < rows; ++row) {
+        const T *const raw = (const T *)c.raw[row];
+        const bool shared = c.raw_length[row] == 1;
+        const T first = T(weight(c.raw_form[row], raw[0]));
         for (int64_t k = 0; k < c.K; ++k)
-            weights[row * c.K + k] = T(positive(((const T *)c.raw[row])[c.raw_length == 1 ? 0 : k]));
+            weights[row * c.K + k] = shared || k == 0 ? first : T(weight(c.raw_form[row], raw[k]));
+    }
 }
 
 template <class T> void differentiate(const uotpool_call &c, int64_t rows, const double *dweights) {
     for (int64_t row = 0; row < rows; ++row) {
         T *const out = (T *)c.draw[row];
         const T *const raw = (const T *)c.raw[row];
-        const int64_t modules = c.K / c.raw_length; // that share a parameter
-        for (int64_t i = 0; out && i < c.raw_length; ++i) {
+        const int64_t modules = c.K / c.raw_length[row]; // that share a parameter
+        for (int64_t i = 0; out && i < c.raw_length[row]; ++i) {
             double sum = 0;
             for (int64_t k = 0; k < modules; ++k)
                 sum += dweights[row * c.K + i * modules + k];
-            out[i] = T(sum * slope(raw[i]));
+            out[i] = T(sum * slope(c.raw_form[row], raw[i]));
         }
     }
+}
+
+template <class T> void multiply(const T *from, int64_t count, T *to) {
+    for (int64_t i = 0; i < count; ++i)
+        to[i] = T(UOTPOOL_RATE) * from[i];
 }
 
 } // namespace
@@ -44,4 +72,11 @@ void learned_derivatives(const uotpool_call &call, int64_t rows, const double *d
         differentiate<float>(call, rows, dweights);
     else
         differentiate<double>(call, rows, dweights);
+}
+
+void times_rate(const uotpool_call &call, const void *from, int64_t count, void *to) {
+    if (call.dtype == UOTPOOL_FLOAT32)
+        multiply((const float *)from, count, (float *)to);
+    else
+        multiply((const double *)from, count, (double *)to);
 }

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 5
+#define UOTPOOL_ABI 6
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,6 +31,15 @@ enum {
     UOTPOOL_NO_SUCH_ISA = 5 /* not built, or not of this CPU */
 };
 
+/* What the parameters of a layer are to its weights and scales: the weight itself; log(1 + exp(raw)) + UOTPOOL_FLOOR;
+ * exp(UOTPOOL_RATE raw) from 1 / UOTPOOL_LOG_LIMIT to UOTPOOL_LOG_LIMIT, without a derivative beyond; or UOTPOOL_RATE
+ * raw. */
+enum { UOTPOOL_VALUE = 0, UOTPOOL_SOFTPLUS = 1, UOTPOOL_LOG = 2, UOTPOOL_FAST = 3 };
+
+#define UOTPOOL_FLOOR 1e-6
+#define UOTPOOL_RATE 10.0
+#define UOTPOOL_LOG_LIMIT 1e6
+
 typedef struct uotpool_call {
     int64_t dtype;
     int64_t solver;        /* its code, see uotpool_solver */
@@ -38,16 +47,18 @@ typedef struct uotpool_call {
     int64_t K, B, M, N, D;
     int64_t threads;
     int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
-    int64_t raw_length;    /* 0: the weights are in `weights`; else they are made of `raw`: 1, the same for all modules,
-                              or K */
+    int64_t raw_length[4]; /* 0 for all: the weights are in `weights`; else each is made of its `raw`: 1, the same for
+                              all modules, or K. 0 beyond the rows of `weights` */
+    int64_t raw_form[4];   /* how a weight is made of its `raw`; 0 without one */
     int64_t scale_length;  /* 0: the plan is that of X; else of scale X, and X itself is pooled: 1, a scale for all
                               features, or D */
+    int64_t scale_form;    /* UOTPOOL_VALUE; or UOTPOOL_FAST: UOTPOOL_RATE times what is in `scale` */
     const void *X;         /* (M, D) */
     const int64_t *ptr;    /* (B + 1) */
     const int64_t *rows;   /* (ptr[B]) */
     const void *log_p0;    /* NULL: uniform */
     const void *log_q0;    /* (M); NULL: uniform in each bag */
-    const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM. NULL with raw_length */
+    const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM. NULL with raw */
     const void *scale;     /* (scale_length), of any sign. NULL without scale_length */
     const void *dout;      /* backward: derivative by the output, (B, D) or (M, D) */
     void *out;             /* forward: (B, D) pooled, or the plan (M, D) */
@@ -57,12 +68,9 @@ typedef struct uotpool_call {
     void *dlog_q0;         /* (M) */
     void *dweights;        /* shape of weights */
     void *dscale;          /* shape of scale */
-    const void *raw[4];    /* (raw_length) each, as many as `weights` has rows: a weight is log(1 + exp(raw)) +
-                              UOTPOOL_FLOOR. NULL without raw_length */
+    const void *raw[4];    /* (raw_length) each, as many as `weights` has rows; NULL without raw_length */
     void *draw[4];         /* shape of raw */
 } uotpool_call;
-
-#define UOTPOOL_FLOOR 1e-6
 
 /* Local pooling of images by Sinkhorn with uniform priors. Output (i, j) is the pooled output of one bag: its samples
  * are the positions of X with h in i stride_h - padding_h + (0 .. kernel_h - 1) and likewise w, as far as they are in

@@ -34,7 +34,6 @@ struct WideBag {
         call.B = call.p0_shared = 1;
         call.M = call.N = n;
         call.ptr = call.rows = nullptr;
-        call.raw_length = 0; // its `weights` are made by now
         call.X = input({(float *)given.X, nullptr, D, true, 0});
         call.log_q0 = input({(float *)given.log_q0, nullptr, 1, true, 0});
         call.log_p0 = input({(float *)given.log_p0, nullptr, D, false, given.p0_shared ? 0 : b * D});

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.harness import WEIGHTS
-from uotpool import cli
+from uotpool import cli, problem
 from uotpool.backends.cpu import library
 
 ROOT = Path(__file__).parent.parent
@@ -53,14 +53,10 @@ def test_calls_mirror_the_header(name, mirror):
     for declaration in re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL).split(";"):
         if words := declaration.split(maxsplit=1):
             pointer = "*" in declaration
-            names = re.findall(r"\w+", words[1])
-            if pointer:  # an array of pointers has one for each weight, with a name here
-                found = re.findall(r"\*(\w+)(\[4\])?", declaration)
-                names = [
-                    f"{name}_{w}" if array else name
-                    for name, array in found
-                    for w in WEIGHTS[: 4 if array else 1]
-                ]
+            found = re.findall(r"\*(\w+)(\[4\])?" if pointer else r"(\w+)(\[4\])?", words[1])
+            names = [  # an array has one number or pointer for each weight, with a name here
+                f"{name}_{w}" if array else name for name, array in found for w in WEIGHTS[: 4 if array else 1]
+            ]
             assert pointer or words[0] == "int64_t"
             fields += [(name, ctypes.c_void_p if pointer else ctypes.c_int64) for name in names]
     assert fields == mirror._fields_
@@ -70,6 +66,11 @@ def test_constants_mirror_the_header():
     assert f"#define UOTPOOL_ABI {library.ABI}\n" in HEADER
     assert codes("UOTPOOL_BASELINE") == [name.upper() for name in library.ISAS]
     assert [getattr(library, name) for name in codes("UOTPOOL_OK")] == list(range(6))
+    forms = {name.lower(): code for code, name in enumerate(codes("UOTPOOL_VALUE"))}
+    assert forms == library.FORMS | {"fast": library.FAST}
+    for name in ("FLOOR", "RATE", "LOG_LIMIT"):
+        (value,) = re.findall(rf"#define UOTPOOL_{name} (\S+)", HEADER)
+        assert float(value) == getattr(problem, name)
 
 
 def test_every_function_of_the_header_is_declared():

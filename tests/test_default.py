@@ -10,7 +10,7 @@ import torch
 
 from tests import tolerances as tol
 from uotpool import CLASSIC, AdaptiveUOTPool2d, UOTPooling, param_groups, uot_plan, uot_pool
-from uotpool.nn.weights import RATE
+from uotpool.problem import RATE
 from uotpool.zoo import build
 
 D = 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,15 +11,40 @@ from torch.nn import functional
 
 from uotpool.sets import Sets
 
-# Learned weights stay above this: alpha0 and rho are divided by, and softplus reaches 0 in float32.
+# What is below has its twin in csrc/learned.cpp, and the numbers in csrc/uotpool.h.
+# Weights of the form SOFTPLUS stay above this: alpha0 and rho are divided by, and softplus reaches 0.
 FLOOR = 1e-6
+# Adam moves a parameter by about its learning rate per step. Scales, and weights that are learned through their
+# logarithm, have to travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
+RATE = 10.0
+# A weight of the form LOG stays between 1 / LOG_LIMIT and LOG_LIMIT, so that no step makes it infinite.
+LOG_LIMIT = 1e6
+_LIMIT = math.log(LOG_LIMIT)
+
+VALUE, SOFTPLUS, LOG = "value", "softplus", "log"  # forms: what a parameter is to its weight
 
 
-def positive(raw: Tensor) -> Tensor:
-    """Return the weight of a parameter, softplus(raw) + FLOOR, in at least float32."""
+def weight_of(raw: Tensor, form: str) -> Tensor:
+    """Return the weight of a parameter, in at least float32.
+
+    Args:
+        raw: the parameter.
+        form: VALUE: the weight itself. SOFTPLUS: softplus(raw) + FLOOR. LOG: exp(RATE * raw) within its limits.
+    """
     if raw.dtype.itemsize < 4:
         raw = raw.float()
-    return functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
+    if form == SOFTPLUS:
+        return functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
+    return (RATE * raw).clamp(-_LIMIT, _LIMIT).exp() if form == LOG else raw
+
+
+def by_parameter(by_weight: Tensor, raw: Tensor, form: str) -> Tensor:
+    """Return the derivative by a parameter from that by its weight, where autograd does not."""
+    if form == SOFTPLUS:
+        return torch.ops.aten.softplus_backward(by_weight, raw, 1.0, 20.0)  # torch's own constants
+    if form == LOG:
+        return by_weight * weight_of(raw, LOG) * RATE * ((RATE * raw).abs() <= _LIMIT)
+    return by_weight
 
 
 class LearnedWeights(NamedTuple):
@@ -27,15 +53,40 @@ class LearnedWeights(NamedTuple):
     Attributes:
         raw: one parameter per weight of the solver, (K,) each, or (1,) if all modules share it, in the dtype
             and on the device of X.
+        forms: what each is to its weight.
         K: number of modules.
     """
 
     raw: tuple[Tensor, ...]
+    forms: tuple[str, ...]
     K: int
 
     def rows(self) -> Tensor:
         """Return the weights as `Problem.weights` has them."""
-        return positive(torch.stack(self.raw)).expand(len(self.raw), self.K)
+        # All of one form at once: on a GPU each step is a launch.
+        made = {}
+        for form in dict.fromkeys(self.forms):
+            own = [r.expand(self.K) for r, f in zip(self.raw, self.forms, strict=True) if f == form]
+            made[form] = weight_of(torch.stack(own), form)
+        if len(made) == 1:
+            return made[self.forms[0]]
+        rows = {form: list(of_form.unbind()) for form, of_form in made.items()}
+        return torch.stack([rows[form].pop(0) for form in self.forms])
+
+
+class LearnedScale(NamedTuple):
+    """Scales as the parameter that they are made of, RATE * raw, likewise.
+
+    Attributes:
+        raw: one number per feature, (D,), in the dtype and on the device of X.
+    """
+
+    raw: Tensor
+
+
+def scale_values(scale: Tensor | LearnedScale | None) -> Tensor | None:
+    """Return the scales, whatever they were given as."""
+    return scale.raw * RATE if isinstance(scale, LearnedScale) else scale
 
 
 class Weights(NamedTuple):
@@ -62,7 +113,7 @@ class Problem(NamedTuple):
         log_q0: log prior over samples, shape v of `sets`; None: uniform.
         weights: one row per weight of the solver, one column per module; or the parameters behind them.
         scale: s, one number, () or (1,), or one per feature, (D,), of any sign. The plan is that of s X, and X
-            itself is pooled by this plan. None: 1.
+            itself is pooled by this plan; or the parameter behind it. None: 1.
         as_is: whether X is as the user gave it, for a backend that reads it so: perhaps of half precision, and
             with anything in absent rows.
     """
@@ -72,7 +123,7 @@ class Problem(NamedTuple):
     log_p0: Tensor | None
     log_q0: Tensor | None
     weights: Tensor | LearnedWeights
-    scale: Tensor | None = None
+    scale: Tensor | LearnedScale | None = None
     as_is: bool = False
 
     def num_modules(self) -> int:
@@ -90,6 +141,10 @@ class Problem(NamedTuple):
         weights = self.weights
         return weights.rows() if isinstance(weights, LearnedWeights) else weights
 
+    def scales(self) -> Tensor | None:
+        """Return the scales as `scale_values` does."""
+        return scale_values(self.scale)
+
     def widened(self) -> Problem:
         """Return the problem with X in at least float32 and zeros in absent rows."""
         X = self.X if self.X.dtype.itemsize >= 4 else self.X.float()
@@ -97,7 +152,8 @@ class Problem(NamedTuple):
 
     def scaled(self) -> Problem:
         """Return the problem with the same plan and the scale multiplied into X."""
-        return self if self.scale is None else self._replace(X=self.scale * self.X, scale=None)
+        scales = self.scales()
+        return self if scales is None else self._replace(X=scales * self.X, scale=None)
 
     def to_solve(self) -> SolverInput:
         """Return the problem in the shapes that the readable solvers compute with."""

@@ -203,16 +203,20 @@ def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
     shared = rng.randrange(2)
     p0 = rng.choice([None, floats(rng, D) if shared else floats(rng, B, D)])
     q0 = rng.choice([None, floats(rng, M)])
-    rows, raw_length = 3 if solver == 0 else 4, rng.choice([0, 0, 1, K])
-    weights = None if raw_length else 0.1 + floats(rng, rows, K)
-    raw = [floats(rng, raw_length) if raw_length and row < rows else None for row in range(4)]
+    rows, made = 3 if solver == 0 else 4, rng.randrange(2)
+    weights = None if made else 0.1 + floats(rng, rows, K)
+    lengths = [rng.choice([1, K]) if made and row < rows else 0 for row in range(4)]
+    forms = [rng.choice(list(library.FORMS.values())) if length else 0 for length in lengths]
+    raw = [0.1 + floats(rng, length) if length else None for length in lengths]
     out = floats(rng, M, D) if plan else floats(rng, B, D)
     X, scale_length = floats(rng, M, D), rng.choice([0, 1, D])
     scale = floats(rng, scale_length) if scale_length else None
     arrays = [X, ptr, order, p0, q0, weights, scale, out, out, X, p0, q0, weights, scale, *raw, *raw]
     cast = [t.to(dtype) if t is not None and t.is_floating_point() else t for t in arrays]
-    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared, raw_length, scale_length)
-    return library.Call(*sizes, *[fenced(t, keep) for t in cast])
+    scale_form = rng.choice([0, library.FAST]) if scale_length else 0
+    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared)
+    made_of = (*lengths, *forms, scale_length, scale_form)
+    return library.Call(*sizes, *made_of, *[fenced(t, keep) for t in cast])
 
 
 def window_call(rng: random.Random, keep: list[Fenced]) -> library.WindowCall:

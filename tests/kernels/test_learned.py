@@ -1,6 +1,8 @@
-"""Weights that the kernels make of a layer's parameters: softplus and its derivative, as torch has them."""
+"""Weights and scales that the kernels make of a layer's parameters, and the derivatives, as torch has them."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ from tests.cases import SOLVERS
 from tests.kernels.harness import rand, randn
 from uotpool import UOTPool2d, UOTPooling, backends
 from uotpool.backends.cpu import pieces
-from uotpool.problem import FLOOR, LearnedWeights
+from uotpool.problem import FLOOR, LearnedScale, LearnedWeights
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
+FORMS = [("fixed", "log", "log"), ("softplus", "log", "fixed"), ("log", "fixed", "softplus"), ("log",) * 3]
 each_sharing = pytest.mark.parametrize("shared", [False, True])
 # Where softplus bends, where it is all but 0, and on both sides of where torch takes it for linear.
 RAW = (-40.0, -3.0, 0.1, 2.0, 19.9, 20.1, 60.0)
@@ -30,11 +33,11 @@ def learned(pool: UOTPooling, X: Tensor, *, by_torch: bool) -> list[Tensor]:
     given = pool._problem(X, None, None, None, None)
     assert isinstance(given.weights, LearnedWeights)
     if by_torch:
-        given = given._replace(weights=given.weight_rows())
+        given = given._replace(weights=given.weight_rows(), scale=given.scales())
     y = backends.pool(given, pool.options)
     return [
         y.detach(),
-        *torch.autograd.grad(y, [X, *pool.raw_weights().values()], randn(*y.shape, seed=5).to(y)),
+        *torch.autograd.grad(y, [X, *pool.parameters()], randn(*y.shape, seed=5).to(y)),
     ]
 
 
@@ -50,6 +53,40 @@ def test_as_torch_has_them(solver, shared):
     want = learned(pool, X, by_torch=True)
     for w, g in zip(want, learned(pool, X, by_torch=False), strict=True):
         assert (g - w).abs().max() <= tol.F64_GRADIENT * max(1.0, float(w.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("forms", FORMS, ids="-".join)
+@each_solver
+def test_every_form_beside_every_other(solver, forms, dtype):
+    """Fixed, learned by softplus or by its logarithm: each weight goes to its own place, and so do scales."""
+    values = {"fixed": [0.3, 2.0, 0.9], "softplus": None, "log": "log"}
+    names = ["alpha0", "alpha1", "alpha2"] + (["rho"] if solver != "sinkhorn" else [])
+    options = {name: values[form] for name, form in zip(names, (*forms, "log"), strict=False)}
+    pool = UOTPooling(4, solver=solver, K=3, scale="feature", dtype=dtype, impl="cpu", **options)
+    with torch.no_grad():
+        for i, raw in enumerate(pool.parameters()):
+            raw.copy_(0.1 * randn(*raw.shape, seed=i) + (1.0 if raw.shape == (3,) else 0.0))
+    X = rand(5, 6, 4).to(dtype)
+    assert isinstance(pool._problem(X, None, None, None, None).scale, LearnedScale)
+    bound = tol.F64_GRADIENT if dtype == torch.float64 else tol.F32_RELATIVE
+    for w, g in zip(learned(pool, X, by_torch=True), learned(pool, X, by_torch=False), strict=True):
+        assert (g - w).abs().max() <= bound * max(1.0, float(w.abs().max()))
+
+
+@pytest.mark.parametrize("raw", [-1e30, -1.4, -1.38, 1.38, 1.4, 1e30])
+def test_a_logarithm_has_limits_and_no_derivative_beyond(raw):
+    """ln(10^6) / 10 is 1.3816."""
+    pool = UOTPooling(4, dtype=torch.float64, impl="cpu")
+    with torch.no_grad():
+        pool.raw_log_alpha2.fill_(raw)
+    X = rand(3, 5, 4)
+    want, got = (learned(pool, X, by_torch=by_torch) for by_torch in (True, False))
+    for w, g in zip(want, got, strict=True):
+        assert (g - w).abs().max() <= tol.F64_GRADIENT * max(1.0, float(w.abs().max()))
+    names = [name for name, _ in pool.named_parameters()]
+    by_log = got[2:][names.index("raw_log_alpha2")]
+    assert bool((by_log == 0).all()) == (abs(raw) > 1.39)
 
 
 @each_solver
@@ -109,10 +146,10 @@ def test_parameters_that_are_views():
 def test_parameters_of_another_precision_are_converted():
     pool = layer("sinkhorn", torch.float32, impl="cpu")
     X = rand(2, 3, 4)
-    assert isinstance(pool._weights_for(X.float()), LearnedWeights)
-    assert isinstance(pool._weights_for(X), Tensor)
     assert pool(X).dtype == torch.float64
     assert (pool(X) - pool(X.float())).abs().max() <= tol.F32
+    # The parameters are converted, and not the weights that float32 would make of them.
+    assert torch.equal(pool(X), copy.deepcopy(pool).double()(X))
 
 
 @pytest.mark.parametrize("length", [1, 3])

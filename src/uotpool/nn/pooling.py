@@ -14,8 +14,8 @@ from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
 from uotpool.nn import config as configs
 from uotpool.nn import scores
 from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, make_prior
-from uotpool.nn.weights import LOG, RATE, LayerWeight, WeightedPooling, is_log, refuse_step
-from uotpool.problem import Problem
+from uotpool.nn.weights import LayerWeight, WeightedPooling, is_log, refuse_step
+from uotpool.problem import LOG, RATE, LearnedScale, Problem
 from uotpool.sets import Sets
 from uotpool.solvers import SOLVERS
 
@@ -185,7 +185,7 @@ class UOTPooling(WeightedPooling):
         if self.q0 is not None:
             log_q0, sets = self._log_q0(self.q0, rows, sets, X.dtype)
         like = computed(rows)
-        return Problem(rows, sets, log_p0, log_q0, self._weights_for(like), self._scale(like), as_is)
+        return Problem(rows, sets, log_p0, log_q0, self._weights_for(like), self._scale_for(like), as_is)
 
     @staticmethod
     def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
@@ -335,13 +335,16 @@ class UOTPooling(WeightedPooling):
             return self.scale
         return cast(Tensor, self.raw_scale) * RATE
 
-    def _scale(self, rows: Tensor) -> Tensor | None:
-        # Where there is none, this is twenty times as fast as to ask for `self.scale`.
+    def _scale_for(self, like: Tensor) -> Tensor | LearnedScale | None:
+        """Return the scales of a problem with this X: the parameter, if there is one for each feature."""
         if not self._scaled:
             return None
         if self._scaled == "one":
-            return cast(Tensor, self.scale).to(rows)
-        return cast(Tensor, self.raw_scale).to(rows) * RATE
+            return self._parameter("scale", like)
+        raw = self._parameter("raw_scale", like)
+        if raw.shape != (self.dim,):  # the library trusts it
+            checks.fail("raw_scale", f"a parameter of shape {(self.dim,)}", raw)
+        return LearnedScale(raw)
 
     @classmethod
     def classic(cls, dim: int, **kwargs: Any) -> UOTPooling:

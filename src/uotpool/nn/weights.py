@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.backends.tensors import all_eager, differentiated_in_reverse
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.nn.base import Pooling
 from uotpool.nn.config import plain
-from uotpool.problem import FLOOR, LearnedWeights, Weights, positive
+from uotpool.problem import FLOOR, LOG, LOG_LIMIT, RATE, SOFTPLUS, VALUE, LearnedWeights, Weights, weight_of
 from uotpool.solvers import Solver
 
-# Adam moves a parameter by about its learning rate per step. Scales, and weights that are learned through their
-# logarithm, have to travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
-RATE = 10.0
-LOG = "log"  # what a user passes for a weight that is learned through its logarithm
 LOG_START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0}
-# Such a weight stays between 1 / LOG_LIMIT and LOG_LIMIT, so that no step of an optimiser makes it infinite.
-LOG_LIMIT = 1e6
-_LIMIT = math.log(LOG_LIMIT)
+
+PREFIXES = {LOG: "raw_log_", SOFTPLUS: "raw_", VALUE: ""}  # of the name of a weight in a state, by its form
 
 LayerWeight = Weight | str | None  # what a user passes as alpha0, ... of a layer
 
@@ -62,7 +56,6 @@ class WeightedPooling(Pooling):
         self.K: Any = K
         self.shared = shared
         self._names = tuple(given)
-        self._raw_names = tuple(f"raw_{name}" for name in given)
         self._given_logs = {name for name in given if is_log(given[name])}
         # One validation for layers and functions; a number stands in for a learned weight. In float32: a fixed
         # weight has to be a number there too, as the layer follows the dtype of X.
@@ -80,40 +73,37 @@ class WeightedPooling(Pooling):
             if isinstance(value, Tensor) and value.requires_grad:
                 learn = f"None to learn it, from init={{{name!r}: ...}}"
                 raise ValueError(f"{name}: expected {learn}, or fixed numbers, got a tensor that requires grad")
-        learned = [name for name in given if given[name] is None and K != 0]
-        logs = [name for name in given if is_log(given[name]) and K != 0]
-        known = [name for name in given if name in learned or name in logs]
+        self._forms = {name: VALUE if K == 0 else _form(value) for name, value in given.items()}
+        learned = [name for name, form in self._forms.items() if form != VALUE]
         for name in init or {}:
-            if name not in known:
+            if name not in learned:
                 way_out = f' ({name}=None and {name}="log" learn it)' if name in given and K != 0 else ""
                 if name == "scale":
                     way_out = ' (scales start at 1, or at 0 with start="mean")'
                 raise ValueError(
-                    f"init: expected names among the learned weights {known}, got {name!r}{way_out}"
+                    f"init: expected names among the learned weights {learned}, got {name!r}{way_out}"
                 )
         modules: Any = self.K
         length = 1 if shared or modules in ("converged", 0) else modules
-        self._learned = frozenset(learned)
-        self._logs = tuple(logs)
-        # Rows of fixed weights come before those of logarithms; this is where each weight is among them.
-        self._places = tuple(name for name in given if name not in logs)
-        self._order = [(*self._places, *logs).index(name) for name in given]
-        self._raw_shape = torch.Size((length,))
+        # Of each learned weight, the name of its parameter and the shape: all modules share a logarithm.
+        self._raw_names = {name: PREFIXES[self._forms[name]] + name for name in learned}
+        self._raw_shapes = {name: torch.Size((1 if self._forms[name] == LOG else length,)) for name in learned}
+        self._forms_in_order = tuple(self._forms.values())
         self.init = None if init is None else plain(init)
-        starts = {name: LOG_START[name] for name in logs} | dict(init or {})
+        starts = {name: LOG_START[name] for name in learned if self._forms[name] == LOG} | dict(init or {})
         self._init = {
-            name: _log_start(name, value) if name in logs else _inverse(name, value, length)
+            name: _log_start(name, value) if self._forms[name] == LOG else _inverse(name, value, length)
             for name, value in starts.items()
         }
         for name, value in given.items():
-            if name in learned or name in logs:
-                raw = nn.Parameter(torch.empty(length if name in learned else 1, device=device, dtype=dtype))
-                self.register_parameter(f"raw_{name}" if name in learned else f"raw_log_{name}", raw)
+            if name in learned:
+                raw = nn.Parameter(torch.empty(self._raw_shapes[name], device=device, dtype=dtype))
+                self.register_parameter(self._raw_names[name], raw)
             elif value is not None and not is_log(value):
                 numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
                 self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
         # Of the fixed weights in the last call: what their rows depend on, the buffers, and the rows.
-        self._rows: tuple[Any, list[Tensor], Tensor] | None = None
+        self._rows: tuple[Any, list[Tensor], _FixedRows] | None = None
         self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
 
@@ -133,9 +123,7 @@ class WeightedPooling(Pooling):
         """Return the parameters behind the learned weights."""
         # By attribute and not from `_parameters`, where a parametrization or the replica of a data parallel
         # model does not have them.
-        raw_names = {name: f"raw_log_{name}" if name in self._logs else f"raw_{name}" for name in self._names}
-        known = [name for name in self._names if name in self._learned or name in self._logs]
-        return {name: getattr(self, raw_names[name]) for name in known}
+        return {name: getattr(self, raw_name) for name, raw_name in self._raw_names.items()}
 
     def learned_as(self, name: str) -> str | None:
         """Return what the layer was given for a weight that it learns: "log" or None."""
@@ -144,13 +132,14 @@ class WeightedPooling(Pooling):
     def _check_forms(self, state_dict: Mapping[str, Any], prefix: str) -> None:
         """Refuse a state in which a weight is learned through its logarithm and ours is not, or the reverse."""
         for name in self._names:
-            forms = {"raw_log_": f"{name}='log'", "raw_": f"{name}=None", "": f"a fixed {name}"}
-            came = next((form for form in forms if f"{prefix}{form}{name}" in state_dict), None)
-            ours = "raw_log_" if name in self._logs else "raw_" if name in self._learned else ""
-            if came not in (None, ours) and "raw_log_" in (came, ours):
+            keys = {form: f"{prefix}{before}{name}" for form, before in PREFIXES.items()}
+            said = {LOG: f"{name}='log'", SOFTPLUS: f"{name}=None", VALUE: f"a fixed {name}"}
+            came = next((form for form, key in keys.items() if key in state_dict), None)
+            ours = self._forms[name]
+            if came not in (None, ours) and LOG in (came, ours):
                 raise RuntimeError(
-                    f"state_dict: expected {prefix}{ours}{name} ({forms[ours]}), got {prefix}{came}{name} "
-                    f"({forms[came]}): make the layer with the options of the one that was saved (get_config)"
+                    f"state_dict: expected {keys[ours]} ({said[ours]}), got {keys[came]} ({said[came]}): make "
+                    "the layer with the options of the one that was saved (get_config)"
                 )
 
     def fixed_weights(self) -> dict[str, Any]:
@@ -168,16 +157,14 @@ class WeightedPooling(Pooling):
 
     def _values(self) -> dict[str, Tensor]:
         length = self._length()
-        raw = self.raw_weights()
-        for name, parameter in raw.items():
-            shape = torch.Size((1,)) if name in self._logs else self._raw_shape
-            if parameter.shape != shape:
-                argument = f"raw_log_{name}" if name in self._logs else f"raw_{name}"
-                checks.fail(argument, f"a parameter of shape {tuple(shape)}", parameter)
-        if self._learned and self._raw_shape[0] not in (1, length):
-            checks.fail("K", f"{self._raw_shape[0]}, for which the layer was made", self.K)
-        values = {name: positive(raw[name]) for name in self._learned}
-        values |= {name: _from_log(raw[name]) for name in self._logs}
+        values = {}
+        for name, raw in self.raw_weights().items():
+            shape = self._raw_shapes[name]
+            if raw.shape != shape:
+                checks.fail(self._raw_names[name], f"a parameter of shape {tuple(shape)}", raw)
+            if shape[0] not in (1, length):
+                checks.fail("K", f"{shape[0]}, for which the layer was made", self.K)
+            values[name] = weight_of(raw, self._forms[name])
         return {
             name: (values[name] if name in values else self._fixed_weight(name)).expand(length)
             for name in self._names
@@ -192,28 +179,29 @@ class WeightedPooling(Pooling):
         return cast(Tensor, getattr(self, name))
 
     def _weights_for(self, like: Tensor) -> Tensor | LearnedWeights:
-        """Return the weights of a problem with this X; the parameters, if the backend can begin with these.
+        """Return the weights of a problem with this X: the parameters, if any is learned."""
+        if not self._raw_names:
+            return self._fixed_rows(like).rows
+        raw, K, forms = [], self._length(), self._forms_in_order
+        for name, shape in zip(self._raw_names.values(), self._raw_shapes.values(), strict=True):
+            parameter = self._parameter(name, like)
+            if parameter.shape != shape or shape[0] not in (1, K):  # the library trusts it
+                self._values()  # raises
+            raw.append(parameter)
+        if len(raw) < len(forms):
+            learned, fixed = iter(raw), iter(self._fixed_rows(like).each)
+            raw = [next(fixed if form == VALUE else learned) for form in forms]
+        return LearnedWeights(tuple(raw), forms, K)
 
-        It can if all weights are learned, in the dtype and on the device of X.
-        """
-        if not self._learned:
-            return self._rows_with_logs(like) if self._logs else self._fixed_rows(like)
-        raw = tuple([self._parameters.get(name) for name in self._raw_names])
-        dtype, on_cpu, shape = like.dtype, like.is_cpu, self._raw_shape
-        for parameter in raw:
-            if (
-                parameter is None
-                or parameter.dtype != dtype
-                or parameter.shape != shape  # the library trusts it
-                or not ((on_cpu and parameter.is_cpu) or parameter.device == like.device)
-            ):
-                return torch.stack([value.to(like) for value in self._values().values()])
-        K = self._length()
-        if shape[0] not in (1, K):
-            self._values()  # raises
-        return LearnedWeights(raw, K)  # type: ignore[arg-type] # none is None
+    def _parameter(self, name: str, like: Tensor) -> Tensor:
+        """Return the parameter of this name in the dtype and on the device of `like`."""
+        parameter = self._parameters.get(name)  # much faster than by attribute
+        if parameter is None:
+            parameter = getattr(self, name)
+        on_device = (like.is_cpu and parameter.is_cpu) or parameter.device == like.device
+        return parameter if on_device and parameter.dtype == like.dtype else parameter.to(like)
 
-    def _fixed_rows(self, like: Tensor) -> Tensor:
+    def _fixed_rows(self, like: Tensor) -> _FixedRows:
         """Return the rows of the fixed weights; those of the last call, if dtype and device are the same."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
             return self._make_fixed_rows(like)
@@ -229,27 +217,11 @@ class WeightedPooling(Pooling):
             self._rows = (key, buffers, rows)  # with the buffers, so that no other gets the identity of one
         return self._rows[2]
 
-    def _make_fixed_rows(self, like: Tensor) -> Tensor:
+    def _make_fixed_rows(self, like: Tensor) -> _FixedRows:
         length = self._length()
-        fixed = [self._fixed_weight(name).expand(length) for name in self._names if name not in self._logs]
-        return torch.stack([value.to(like) for value in fixed])
-
-    def _rows_with_logs(self, like: Tensor) -> Tensor:
-        """Return the rows of weights of which some are learned through their logarithm, the others fixed."""
-        raw = [getattr(self, f"raw_log_{name}") for name in self._logs]
-        quick = like.is_cpu and all_eager((like, *raw)) and differentiated_in_reverse()
-        for name, parameter in zip(self._logs, raw, strict=True):
-            quick = quick and parameter.is_cpu
-            if parameter.shape != (1,):
-                checks.fail(f"raw_log_{name}", "a parameter of shape (1,)", parameter)
-        fixed = self._fixed_rows(like) if self._places else like.new_empty(0, self._length())
-        if not quick:
-            rows = _log_rows(fixed, *raw)
-        elif torch.is_grad_enabled():
-            rows = cast(Tensor, _LogRows.apply(fixed, *raw))
-        else:
-            rows = _quick_rows(fixed, raw)[0]
-        return rows if self._places == self._names[: len(self._places)] else rows[self._order]
+        fixed = [self._fixed_weight(name) for name, form in self._forms.items() if form == VALUE]
+        rows = torch.stack([value.expand(length).to(like) for value in fixed])
+        return _FixedRows(rows, rows.unbind())
 
     def _weight_rows(self, like: Tensor) -> Tensor:
         """Return the weights as rows of one tensor, in the dtype and on the device of `like`."""
@@ -274,47 +246,16 @@ class WeightedPooling(Pooling):
         return self
 
 
-class _LogRows(torch.autograd.Function):
-    """`_log_rows` in one step for parameters on the CPU, whose few numbers Python computes faster."""
+class _FixedRows(NamedTuple):
+    """The fixed weights of a layer, a row each, and the rows one by one."""
 
-    @staticmethod
-    def forward(ctx: Any, fixed: Tensor, *raw: Tensor) -> Tensor:
-        ctx.save_for_backward(*raw)
-        ctx.first = fixed.shape[0]
-        rows, ctx.values = _quick_rows(fixed, raw)
-        return rows
-
-    @staticmethod
-    def backward(ctx: Any, *drows: Tensor) -> tuple[Tensor | None, ...]:
-        raw = ctx.saved_tensors
-        sums = drows[0][ctx.first :].sum(-1)
-        inside = [abs(RATE * parameter.item()) <= _LIMIT for parameter in raw]
-        if torch.is_grad_enabled():  # somebody wants second derivatives
-            found = zip(sums, raw, inside, strict=True)
-            return (None, *[(i * RATE * d * _from_log(p)).to(p) for d, p, i in found])
-        by_log = zip(sums.tolist(), ctx.values, inside, raw, strict=True)
-        return (None, *[p.new_full((1,), RATE * d * value if i else 0.0) for d, value, i, p in by_log])
+    rows: Tensor
+    each: tuple[Tensor, ...]
 
 
-def _quick_rows(fixed: Tensor, raw: Sequence[Tensor]) -> tuple[Tensor, list[float]]:
-    """Return what `_log_rows` does, to rounding, and the weights below the fixed ones."""
-    values = [math.exp(_within(RATE * parameter.item())) for parameter in raw]
-    return torch.cat([fixed, fixed.new_tensor([[value] * fixed.shape[1] for value in values])]), values
-
-
-def _within(log: float) -> float:
-    return log if math.isnan(log) else min(max(log, -_LIMIT), _LIMIT)
-
-
-def _log_rows(fixed: Tensor, *raw: Tensor) -> Tensor:
-    """Return the rows of fixed weights, and below them those of weights that are learned by their logarithm."""
-    K = fixed.shape[1]
-    return torch.cat([fixed, *[_from_log(parameter.to(fixed)).expand(1, K) for parameter in raw]])
-
-
-def _from_log(raw: Tensor) -> Tensor:
-    """Return exp(RATE * raw) within its limits, in at least float32."""
-    return (RATE * (raw if raw.dtype.itemsize >= 4 else raw.float())).clamp(-_LIMIT, _LIMIT).exp()
+def _form(given: LayerWeight) -> str:
+    """Return what the parameter of a weight is to it, from what a user passes for the weight."""
+    return SOFTPLUS if given is None else LOG if is_log(given) else VALUE
 
 
 def is_log(value: object) -> bool:

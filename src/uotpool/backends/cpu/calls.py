@@ -13,6 +13,7 @@ from uotpool.problem import LearnedWeights
 
 DTYPES = (torch.float32, torch.float64)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+_FOUR_ZEROS = [0, 0, 0, 0]
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 
@@ -30,7 +31,8 @@ class Arguments(NamedTuple):
     num_sets: int
     solver: str
     plan: bool
-    learned: LearnedWeights | None = None  # of an eager call only: operators take `weights`
+    learned: LearnedWeights | None = None  # of an eager call only, as the next: operators take `weights`
+    fast_scale: bool = False  # the scales are RATE times `scale`
 
     @property
     def K(self) -> int:
@@ -92,15 +94,17 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         name: of the function.
         outputs: addresses of dout, out, and the derivatives.
     """
-    X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan, learned = p
+    X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan, learned, fast_scale = p
     D = X.shape[-1]
     M = X.numel() // D
     if learned is None:
-        K, raw_length, raw = p.K, 0, [0, 0, 0, 0]
+        K, lengths, forms, raw = p.K, _FOUR_ZEROS, _FOUR_ZEROS, _FOUR_ZEROS
     else:
-        K, raw_length, raw = learned.K, learned.raw[0].shape[0], [t.data_ptr() for t in learned.raw]
+        K, lengths = learned.K, [t.shape[0] for t in learned.raw]
+        forms, raw = [library.FORMS[form] for form in learned.forms], [t.data_ptr() for t in learned.raw]
         if len(raw) == 3:
-            raw.append(0)
+            for four in (lengths, forms, raw):
+                four.append(0)
     call = library.pack(
         _DTYPE_CODES[X.dtype],
         library.SOLVERS[solver],
@@ -112,8 +116,10 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         D,
         min(torch.get_num_threads(), MOST_THREADS),
         log_p0 is not None and log_p0.dim() == 1,
-        raw_length,
+        *lengths,
+        *forms,
         0 if scale is None else scale.shape[0],
+        library.FAST if fast_scale else 0,
         X.data_ptr(),
         0 if ptr is None else ptr.data_ptr(),
         0 if order is None else order.data_ptr(),

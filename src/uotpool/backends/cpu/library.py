@@ -14,12 +14,22 @@ import warnings
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
-ABI = 5
+from uotpool.problem import LOG, SOFTPLUS, VALUE
+
+ABI = 6
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
 
 OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
 
-_SIZES = "dtype solver head K B M N D threads p0_shared raw_length scale_length"
+# The codes of the forms of `uotpool.problem`, and of a scale that is RATE times what is given.
+FORMS = {VALUE: 0, SOFTPLUS: 1, LOG: 2}
+FAST = 3
+
+_SIZES = (
+    "dtype solver head K B M N D threads p0_shared "
+    "raw_length_alpha0 raw_length_alpha1 raw_length_alpha2 raw_length_rho "
+    "raw_form_alpha0 raw_form_alpha1 raw_form_alpha2 raw_form_rho scale_length scale_form"
+)
 _ARRAYS = (
     "X ptr rows log_p0 log_q0 weights scale dout out dX dlog_p0 dlog_q0 dweights dscale "
     "raw_alpha0 raw_alpha1 raw_alpha2 raw_rho draw_alpha0 draw_alpha1 draw_alpha2 draw_rho"

@@ -15,7 +15,7 @@ from uotpool.backends.cpu import calls
 from uotpool.backends.cpu.calls import Arguments
 from uotpool.backends.derivatives import differentiated, keep, kept
 from uotpool.backends.tensors import all_eager, all_plain, differentiated_in_reverse, plain
-from uotpool.problem import LearnedWeights, Problem
+from uotpool.problem import RATE, LearnedScale, LearnedWeights, Problem, by_parameter
 from uotpool.sets import DenseSets, RaggedSets, Sets
 
 
@@ -34,6 +34,9 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
     """
     X, sets, log_p0, log_q0, weights, scale, _ = problem
     given = weights.raw if isinstance(weights, LearnedWeights) else (weights,)
+    fast_scale = isinstance(scale, LearnedScale)
+    if isinstance(scale, LearnedScale):
+        (scale,) = scale
     if not all_eager((X, log_p0, log_q0, scale, *given)):
         return _by_operators(problem, solver, plan)
     X = plain(X)
@@ -46,10 +49,12 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
         scale = plain(scale if scale.dim() == 1 else scale.reshape(1))
     given, rows, learned = all_plain(given), None, None
     if isinstance(weights, LearnedWeights):
-        learned = weights if given is weights.raw else LearnedWeights(given, weights.K)
+        learned = weights if given is weights.raw else weights._replace(raw=given)
     else:
         (rows,) = given
-    arguments = Arguments(X, ptr, order, N, log_p0, log_q0, rows, scale, sets.num_sets, solver, plan, learned)
+    arguments = Arguments(
+        X, ptr, order, N, log_p0, log_q0, rows, scale, sets.num_sets, solver, plan, learned, fast_scale
+    )
     if torch.is_grad_enabled():
         inputs = arguments.differentiable()
         if any(t is not None and t.requires_grad for t in inputs):
@@ -64,7 +69,8 @@ def _by_operators(problem: Problem, solver: str, plan: bool) -> Tensor:
     log_p0 = None if problem.log_p0 is None else plain(problem.log_p0)
     log_q0 = None if problem.log_q0 is None else plain(problem.log_q0.reshape(-1))
     weights = plain(problem.weight_rows())
-    scale = None if problem.scale is None else plain(problem.scale.reshape(-1))
+    scales = problem.scales()
+    scale = None if scales is None else plain(scales.reshape(-1))
     out = torch.ops.uotpool.solve(
         rows, ptr, order, N, log_p0, log_q0, weights, scale, sets.num_sets, solver, plan
     )
@@ -97,21 +103,27 @@ def save(ctx: Any, p: Arguments) -> None:
     """Save what a derivative needs; `saved` gets it back."""
     raw = () if p.learned is None else p.learned.raw
     keep(ctx, p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, p.scale, *raw)
-    ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K
+    forms = None if p.learned is None else p.learned.forms
+    ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K, forms, p.fast_scale
 
 
 def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
     """Return the arguments of `save`, with these for its tensors."""
     X, ptr, order, log_p0, log_q0, weights, scale, *raw = tensors
-    N, num_sets, solver, plan, K = ctx.rest
-    learned = LearnedWeights(tuple(raw), K) if raw else None  # type: ignore[arg-type] # none is None
+    N, num_sets, solver, plan, K, forms, fast_scale = ctx.rest
+    learned = LearnedWeights(tuple(raw), forms, K) if raw else None  # type: ignore[arg-type] # none is None
     problem = (X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan)
-    return Arguments(*problem, learned)  # type: ignore[arg-type]
+    return Arguments(*problem, learned, fast_scale)  # type: ignore[arg-type]
 
 
 def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
     """Do what `calls.derivatives` does, for a `dout` that has no memory of its own."""
     learned, D = p.learned, p.X.shape[-1]
+    if p.fast_scale:
+        assert p.scale is not None
+        found = by_operator(dout, p._replace(scale=RATE * p.scale, fast_scale=False), wanted)
+        by_scale = found[4]
+        return [*found[:4], None if by_scale is None else RATE * by_scale, *found[5:]]
     if learned is None:
         rows, by_row = p.X.reshape(-1, D), dout.reshape(-1, D)
         dX, *others = torch.ops.uotpool.solve_backward(by_row, rows, *p[1:11], wanted)
@@ -124,7 +136,7 @@ def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
         for i, (raw, d) in enumerate(zip(learned.raw, dweights.unbind(-2), strict=True)):
             if wanted[5 + i]:
                 by_weight = d if len(raw) == learned.K else d.sum(-1, keepdim=True)
-                draw[i] = torch.ops.aten.softplus_backward(by_weight, raw, 1.0, 20.0)  # torch's own constants
+                draw[i] = by_parameter(by_weight, raw, learned.forms[i])
     return [dX, dp, dq, None, ds, *draw]
 
 

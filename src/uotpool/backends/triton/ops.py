@@ -57,7 +57,8 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
 
 
 def _arguments(problem: Problem, solver: str, plan: bool) -> Arguments:
-    X, sets, log_p0, log_q0, _, scale, _ = problem
+    X, sets, log_p0, log_q0, *_ = problem
+    scale = problem.scales()
     ptr, order, N = _grouping(X, sets)
     return Arguments(
         plain(X.reshape(-1, X.shape[-1])),
