@@ -66,8 +66,8 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
         f"{(1 - SHARE) * tests:.0f} of the {tests} would by chance",
         f"intervals: {100 * SHARE:.0f} %, Student's t over the runs of a data set, and over data sets for all; "
         "none for a single run; a pair is compared on the seeds that both have",
-        f"p: of Student's test over data sets that there is no difference, corrected for the {len(against)} "
-        "comparisons of that line, of which each interval knows nothing",
+        f"p-values are of Student's test over data sets, corrected for the {len(against)} comparisons in their "
+        "line; each interval is of one comparison alone",
         f"smallest difference shown: its interval would leave out 0 in {100 * POWER:.0f} % of such studies; on "
         "one data set, the median of them",
     ]
