@@ -96,7 +96,7 @@ int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes
     }
     if (c.scale_length != 0 && c.scale_length != 1 && c.scale_length != c.D)
         return UOTPOOL_BAD_ARGUMENT;
-    if (c.scale_form != UOTPOOL_VALUE && c.scale_form != UOTPOOL_FAST)
+    if (c.scale_form != UOTPOOL_VALUE && c.scale_form != UOTPOOL_TIMES_RATE)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.scale_length == 0 && (c.scale || c.dscale || c.scale_form != UOTPOOL_VALUE))
         return UOTPOOL_BAD_ARGUMENT;
@@ -298,10 +298,13 @@ void sum_derivatives(const uotpool_call &c, const Sizes &sizes, int64_t begin, i
         sum_in_order(each.dweights, bags, weights, weights, carry, (T *)c.dweights);
     }
     if (each.dscale) {
-        sum_in_order(each.dscale, bags, c.scale_length, c.scale_length, carry ? carry + weights : nullptr,
-                     (T *)c.dscale);
-        if (makes_scale(c))
-            times_rate(c, c.dscale, c.scale_length, c.dscale);
+        double *const carried = carry ? carry + weights : nullptr;
+        if (makes_scale(c)) {
+            sum_in_order(each.dscale, bags, c.scale_length, c.scale_length, carried, each.dscale);
+            learned_scale_derivatives(c, each.dscale);
+        } else {
+            sum_in_order(each.dscale, bags, c.scale_length, c.scale_length, carried, (T *)c.dscale);
+        }
     }
     if (each.dlog_p0)
         sum_bags((const T *)each.dlog_p0, bags, c.D, begin == 0, (T *)c.dlog_p0);
@@ -357,7 +360,7 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
         return UOTPOOL_NULL_POINTER;
     if (!aligned(carry, sizeof(double)))
         return UOTPOOL_MISALIGNED;
-    // What is made of the parameters of a layer: weights, then scales. `call` goes on with these in its place.
+    // What is made of the parameters of a layer: weights, then scales. The kernels get these.
     const int64_t weights = makes_weights(*call) ? sizes.weights * call->K : 0;
     const int64_t scales = makes_scale(*call) ? call->scale_length : 0;
     if (weights + scales == 0)
@@ -372,7 +375,7 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
     }
     if (scales > 0) {
         char *const scale = made + size_t(weights) * sizes.item;
-        times_rate(*call, call->scale, scales, scale);
+        learned_scales(*call, scale);
         with_made.scale = scale;
     }
     const int status = run_valid(with_made, backward, begin, end, carry, sizes);

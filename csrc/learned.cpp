@@ -9,7 +9,7 @@ constexpr double LINEAR = 20;
 
 // The logarithm of a weight of the form UOTPOOL_LOG, before its limits; what is not a number passes them.
 double logarithm(double raw) { return UOTPOOL_RATE * raw; }
-bool within_limits(double logarithm) { return !(fabs(logarithm) > log(UOTPOOL_LOG_LIMIT)); }
+bool within_limits(double x) { return !(fabs(x) > log(UOTPOOL_LOG_LIMIT)); }
 
 double weight(int64_t form, double raw) {
     if (form == UOTPOOL_SOFTPLUS)
@@ -53,9 +53,9 @@ template <class T> void differentiate(const uotpool_call &c, int64_t rows, const
     }
 }
 
-template <class T> void multiply(const T *from, int64_t count, T *to) {
+template <class From, class To> void times_rate(const From *from, int64_t count, To *to) {
     for (int64_t i = 0; i < count; ++i)
-        to[i] = T(UOTPOOL_RATE) * from[i];
+        to[i] = To(UOTPOOL_RATE * from[i]);
 }
 
 } // namespace
@@ -74,9 +74,16 @@ void learned_derivatives(const uotpool_call &call, int64_t rows, const double *d
         differentiate<double>(call, rows, dweights);
 }
 
-void times_rate(const uotpool_call &call, const void *from, int64_t count, void *to) {
+void learned_scales(const uotpool_call &call, void *scales) {
     if (call.dtype == UOTPOOL_FLOAT32)
-        multiply((const float *)from, count, (float *)to);
+        times_rate((const float *)call.scale, call.scale_length, (float *)scales);
     else
-        multiply((const double *)from, count, (double *)to);
+        times_rate((const double *)call.scale, call.scale_length, (double *)scales);
+}
+
+void learned_scale_derivatives(const uotpool_call &call, const double *dscales) {
+    if (call.dtype == UOTPOOL_FLOAT32)
+        times_rate(dscales, call.scale_length, (float *)call.dscale);
+    else
+        times_rate(dscales, call.scale_length, (double *)call.dscale);
 }

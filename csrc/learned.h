@@ -13,5 +13,8 @@ void learned_weights(const uotpool_call &call, int64_t rows, void *weights);
 // Fills the wanted ones of `draw` from the derivatives by the weights, (rows, K).
 void learned_derivatives(const uotpool_call &call, int64_t rows, const double *dweights);
 
-// UOTPOOL_RATE times each of so many numbers, in the dtype of the call; the two may be the same array.
-void times_rate(const uotpool_call &call, const void *from, int64_t count, void *to);
+// The scales (scale_length), in the dtype of the call, of what is in its `scale`.
+void learned_scales(const uotpool_call &call, void *scales);
+
+// Fills `dscale` from the derivatives by the scales.
+void learned_scale_derivatives(const uotpool_call &call, const double *dscales);

@@ -34,7 +34,7 @@ enum {
 /* What the parameters of a layer are to its weights and scales: the weight itself; log(1 + exp(raw)) + UOTPOOL_FLOOR;
  * exp(UOTPOOL_RATE raw) from 1 / UOTPOOL_LOG_LIMIT to UOTPOOL_LOG_LIMIT, without a derivative beyond; or UOTPOOL_RATE
  * raw. */
-enum { UOTPOOL_VALUE = 0, UOTPOOL_SOFTPLUS = 1, UOTPOOL_LOG = 2, UOTPOOL_FAST = 3 };
+enum { UOTPOOL_VALUE = 0, UOTPOOL_SOFTPLUS = 1, UOTPOOL_LOG = 2, UOTPOOL_TIMES_RATE = 3 };
 
 #define UOTPOOL_FLOOR 1e-6
 #define UOTPOOL_RATE 10.0
@@ -49,10 +49,10 @@ typedef struct uotpool_call {
     int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
     int64_t raw_length[4]; /* 0 for all: the weights are in `weights`; else each is made of its `raw`: 1, the same for
                               all modules, or K. 0 beyond the rows of `weights` */
-    int64_t raw_form[4];   /* how a weight is made of its `raw`; 0 without one */
+    int64_t raw_form[4];   /* how a weight is made of its `raw`: UOTPOOL_VALUE, _SOFTPLUS or _LOG; 0 without one */
     int64_t scale_length;  /* 0: the plan is that of X; else of scale X, and X itself is pooled: 1, a scale for all
                               features, or D */
-    int64_t scale_form;    /* UOTPOOL_VALUE; or UOTPOOL_FAST: UOTPOOL_RATE times what is in `scale` */
+    int64_t scale_form;    /* how a scale is made of what is in `scale`: UOTPOOL_VALUE or UOTPOOL_TIMES_RATE */
     const void *X;         /* (M, D) */
     const int64_t *ptr;    /* (B + 1) */
     const int64_t *rows;   /* (ptr[B]) */
@@ -66,8 +66,8 @@ typedef struct uotpool_call {
                               scratch then */
     void *dlog_p0;         /* shape of log_p0 */
     void *dlog_q0;         /* (M) */
-    void *dweights;        /* shape of weights */
-    void *dscale;          /* shape of scale */
+    void *dweights;        /* shape of weights. NULL with raw */
+    void *dscale;          /* by what is in scale, in its shape */
     const void *raw[4];    /* (raw_length) each, as many as `weights` has rows; NULL without raw_length */
     void *draw[4];         /* shape of raw */
 } uotpool_call;
@@ -107,8 +107,8 @@ int uotpool_backward(const uotpool_call *call);
 
 /* The same for the bags begin .. end - 1 alone, so that a caller can cut a long call into pieces and stop in between.
  * Pieces that follow each other from 0 to B give the bits of one call: what all bags share is summed over the pieces in
- * order, dlog_p0 in place, dweights and dscale by `carry`, numbers that belong to the caller, as many as dweights has
- * and scale_length (NULL: as in one call, begin = 0). The piece with begin = 0 starts the sums, and writes the zeros of
+ * order, dlog_p0 in place, the others by `carry`, numbers that belong to the caller: 3 K, or 4 K with rho, for the
+ * weights, and scale_length (NULL: as in one call, begin = 0). The piece with begin = 0 starts the sums, and writes the zeros of
  * absent rows. */
 int uotpool_forward_bags(const uotpool_call *call, int64_t begin, int64_t end);
 int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, double *carry);

@@ -67,7 +67,7 @@ def test_constants_mirror_the_header():
     assert codes("UOTPOOL_BASELINE") == [name.upper() for name in library.ISAS]
     assert [getattr(library, name) for name in codes("UOTPOOL_OK")] == list(range(6))
     forms = {name.lower(): code for code, name in enumerate(codes("UOTPOOL_VALUE"))}
-    assert forms == library.FORMS | {"fast": library.FAST}
+    assert forms == library.FORMS | {"times_rate": library.TIMES_RATE}
     for name in ("FLOOR", "RATE", "LOG_LIMIT"):
         (value,) = re.findall(rf"#define UOTPOOL_{name} (\S+)", HEADER)
         assert float(value) == getattr(problem, name)

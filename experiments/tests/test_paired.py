@@ -14,6 +14,7 @@ from uotpool_experiments.tables import formats
 from uotpool_experiments.tables.kinds import KINDS, load
 from uotpool_experiments.tables.paired import EVERY, LOST, P_VALUE, SEEN, WON, paired_table
 from uotpool_experiments.tables.spec import TableSpec
+from uotpool_experiments.tables.table import PValue
 from uotpool_experiments.tasks.spec import RunSpec
 
 
@@ -42,7 +43,8 @@ def test_known_leads():
     test = stats.ttest_1samp([5.0, 0.0, -10.0], 0.0).confidence_interval()
     assert (found.every.points.low, found.every.points.high) == pytest.approx((test.low, test.high))
     assert found.every.p_value == pytest.approx(stats.ttest_1samp([5.0, 0.0, -10.0], 0.0).pvalue)
-    assert [found.each[d].p_value < 0.05 for d in "abc"] == [True, False, True]
+    assert found.each["a"].p_value < 0.01
+    assert (found.each["b"].p_value, found.each["c"].p_value) == (1.0, 2 * 0.5**5)
     turned = paired(SCORES, "mean", "uotp")
     assert turned.each["a"].points.value == pytest.approx(-5.0)
     assert turned.each["a"].verdict == -1
@@ -53,7 +55,7 @@ def test_only_common_seeds_count():
     assert list(found.each) == ["a"]
     assert found.every.points.value == pytest.approx(45.0)
     # A single run says nothing of chance.
-    assert (found.every.verdict, found.every.smallest, found.every.p_value) == (0, math.inf, 1.0)
+    assert (found.every.verdict, found.every.smallest, found.every.p_value) == (0, math.inf, None)
     with pytest.raises(ValueError, match="pooling: expected two with runs in common, got 'max' and 'gem'"):
         paired(SCORES, "max", "gem")
 
@@ -75,10 +77,15 @@ def test_the_smallest_difference_is_the_one_that_such_runs_show():
 
 
 def test_leads_without_spread():
+    """Of few runs that all differ by the same nothing is certain, and rounding is no spread."""
     same = {("uotp", "a"): sample(0.5, 0.5, 0.5), ("mean", "a"): sample(0.5, 0.5, 0.5)}
     assert paired(same, "uotp", "mean").each["a"].p_value == 1.0
-    ahead = {("uotp", "a"): sample(0.75, 0.75, 0.75), ("mean", "a"): sample(0.5, 0.5, 0.5)}
-    assert paired(ahead, "uotp", "mean").each["a"].p_value == 0.0
+    ahead = {("uotp", "a"): sample(0.85, 0.75, 0.45), ("mean", "a"): sample(0.6, 0.5, 0.2)}
+    assert paired(ahead, "uotp", "mean").each["a"].p_value == 0.25
+
+
+def test_p_values_in_words():
+    assert [str(PValue(p)) for p in (0.05035, 1.0, 0.0004, 0.0)] == ["0.050", "1.000", "< 0.001", "< 0.001"]
 
 
 def rows():
@@ -104,8 +111,9 @@ def test_the_table():
     assert str(lines[EVERY].cells[1]).startswith("-1.7 [")
     assert float(str(lines[SEEN].cells[1])) > 0
     single = paired(SCORES, "uotp", "mean").every.p_value
-    assert [str(cell) for cell in lines[P_VALUE].cells[1:]] == [f"{min(2 * single, 1):.3f}", "1.000"]
     text = formats.render(table, "markdown")
+    assert [str(cell) for cell in lines[P_VALUE].cells[1:]] == [f"{single:.3f}", ""]  # a single run is no test
+    assert "corrected for all 1 of their line" in text
     assert "▲" in formats.with_mark(lines["digits-a"].cells[1])
     assert "▼" in formats.with_mark(lines["digits-c"].cells[1])
     assert "of the 4 would by chance" in text

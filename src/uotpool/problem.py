@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from uotpool.sets import Sets
 
-# What is below has its twin in csrc/learned.cpp, and the numbers in csrc/uotpool.h.
+# `weight_of`, `by_parameter` and `scales_of` have twins in csrc/learned.cpp, these numbers in csrc/uotpool.h.
 # Weights of the form SOFTPLUS stay above this: alpha0 and rho are divided by, and softplus reaches 0.
 FLOOR = 1e-6
 # Adam moves a parameter by about its learning rate per step. Scales, and weights that are learned through their
@@ -39,7 +39,7 @@ def weight_of(raw: Tensor, form: str) -> Tensor:
 
 
 def by_parameter(by_weight: Tensor, raw: Tensor, form: str) -> Tensor:
-    """Return the derivative by a parameter from that by its weight, where autograd does not."""
+    """Return the derivative by a parameter from that by its weight: what autograd has for `weight_of`."""
     if form == SOFTPLUS:
         return torch.ops.aten.softplus_backward(by_weight, raw, 1.0, 20.0)  # torch's own constants
     if form == LOG:
@@ -75,7 +75,7 @@ class LearnedWeights(NamedTuple):
 
 
 class LearnedScale(NamedTuple):
-    """Scales as the parameter that they are made of, RATE * raw, likewise.
+    """Scales, RATE * raw, as the parameter that they are made of, for a backend that can take it itself.
 
     Attributes:
         raw: one number per feature, (D,), in the dtype and on the device of X.
@@ -84,7 +84,7 @@ class LearnedScale(NamedTuple):
     raw: Tensor
 
 
-def scale_values(scale: Tensor | LearnedScale | None) -> Tensor | None:
+def scales_of(scale: Tensor | LearnedScale | None) -> Tensor | None:
     """Return the scales, whatever they were given as."""
     return scale.raw * RATE if isinstance(scale, LearnedScale) else scale
 
@@ -142,8 +142,8 @@ class Problem(NamedTuple):
         return weights.rows() if isinstance(weights, LearnedWeights) else weights
 
     def scales(self) -> Tensor | None:
-        """Return the scales as `scale_values` does."""
-        return scale_values(self.scale)
+        """Return the scales as `scales_of` does."""
+        return scales_of(self.scale)
 
     def widened(self) -> Problem:
         """Return the problem with X in at least float32 and zeros in absent rows."""

@@ -213,7 +213,7 @@ def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
     scale = floats(rng, scale_length) if scale_length else None
     arrays = [X, ptr, order, p0, q0, weights, scale, out, out, X, p0, q0, weights, scale, *raw, *raw]
     cast = [t.to(dtype) if t is not None and t.is_floating_point() else t for t in arrays]
-    scale_form = rng.choice([0, library.FAST]) if scale_length else 0
+    scale_form = rng.choice([0, library.TIMES_RATE]) if scale_length else 0
     sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared)
     made_of = (*lengths, *forms, scale_length, scale_form)
     return library.Call(*sizes, *made_of, *[fenced(t, keep) for t in cast])

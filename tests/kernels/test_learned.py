@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import pickle
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
 from tests.kernels.harness import rand, randn
-from uotpool import UOTPool2d, UOTPooling, backends
-from uotpool.backends.cpu import pieces
-from uotpool.problem import FLOOR, LearnedScale, LearnedWeights
+from uotpool import UOTPool2d, UOTPooling, backends, check
+from uotpool.backends.cpu import library, pieces
+from uotpool.problem import FLOOR, LOG, LearnedScale, LearnedWeights
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
 FORMS = [("fixed", "log", "log"), ("softplus", "log", "fixed"), ("log", "fixed", "softplus"), ("log",) * 3]
 each_sharing = pytest.mark.parametrize("shared", [False, True])
 # Where softplus bends, where it is all but 0, and on both sides of where torch takes it for linear.
 RAW = (-40.0, -3.0, 0.1, 2.0, 19.9, 20.1, 60.0)
+
+
+# What the default layer has in place of the classic one's weights: a fixed one, logarithms, and scales.
+DEFAULT = {"alpha0": 1.0, "alpha1": "log", "alpha2": "log", "rho": "log", "scale": "feature"}
 
 
 def layer(solver: str, dtype: torch.dtype = torch.float64, **options: object) -> UOTPooling:
@@ -62,7 +70,8 @@ def test_every_form_beside_every_other(solver, forms, dtype):
     """Fixed, learned by softplus or by its logarithm: each weight goes to its own place, and so do scales."""
     values = {"fixed": [0.3, 2.0, 0.9], "softplus": None, "log": "log"}
     names = ["alpha0", "alpha1", "alpha2"] + (["rho"] if solver != "sinkhorn" else [])
-    options = {name: values[form] for name, form in zip(names, (*forms, "log"), strict=False)}
+    options = {name: values[form] for name, form in zip(names, (*forms, forms[0]), strict=False)}
+    options |= {"shared": "softplus" in forms}
     pool = UOTPooling(4, solver=solver, K=3, scale="feature", dtype=dtype, impl="cpu", **options)
     with torch.no_grad():
         for i, raw in enumerate(pool.parameters()):
@@ -87,6 +96,119 @@ def test_a_logarithm_has_limits_and_no_derivative_beyond(raw):
     names = [name for name, _ in pool.named_parameters()]
     by_log = got[2:][names.index("raw_log_alpha2")]
     assert bool((by_log == 0).all()) == (abs(raw) > 1.39)
+
+
+def test_sets_that_are_solved_in_double():
+    """Of float32 X whose numbers are too far apart for it; weights and scales are made before."""
+    pool = UOTPooling(4, dtype=torch.float32, impl="cpu")
+    X = 3000 * randn(3, 5, 4).float()
+    want = copy.deepcopy(pool).double()(X.double())
+    assert (pool(X) - want).abs().max() <= tol.F32_RELATIVE * X.abs().max()
+    for w, g in zip(learned(pool, X, by_torch=True), learned(pool, X, by_torch=False), strict=True):
+        assert (g - w).abs().max() <= tol.F32_RELATIVE * max(1.0, float(w.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("raw_form_alpha1", library.TIMES_RATE),
+        ("raw_length_alpha1", 0),
+        ("raw_length_alpha1", 3),
+        ("raw_length_rho", 1),
+        ("raw_form_rho", library.FORMS[LOG]),
+        ("scale_form", library.FORMS[LOG]),
+    ],
+)
+def test_forms_that_the_library_refuses(field, value):
+    names = ("alpha0", "alpha1", "alpha2")
+    numbers = {"X": rand(2, 5, 4), "out": rand(2, 4), "scale": rand(4)} | {f"raw_{n}": rand(2) for n in names}
+    fields = {"dtype": 1, "K": 2, "B": 2, "M": 10, "N": 5, "D": 4, "threads": 1, "scale_length": 4}
+    fields |= {f"raw_length_{n}": 2 for n in names} | {name: t.data_ptr() for name, t in numbers.items()}
+    forward: Any = library.load().uotpool_forward
+    assert forward(ctypes.byref(library.Call(**fields))) == library.OK
+    assert forward(ctypes.byref(library.Call(**fields | {field: value}))) == library.BAD_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("raw_scale", (1,)), ("raw_scale", ()), ("scale", (0,)), ("scale", (4,))]
+)
+def test_a_scale_of_another_shape_is_refused_by_name(name, shape):
+    pool = UOTPooling(4) if name == "raw_scale" else UOTPooling.classic(4, start="mean")
+    with pytest.raises(ValueError, match=rf"{name}: expected a parameter of shape \("):
+        functional_call(pool, {name: torch.zeros(shape)}, (rand(2, 3, 4).float(),))
+
+
+def call_with_fake_tensors(pool: UOTPooling, X: Tensor) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        pool(X)
+
+
+TRANSFORMS = {
+    "grad": lambda pool, X: torch.func.grad(lambda X: pool(X).sum())(X),
+    "jvp": lambda pool, X: torch.func.jvp(pool, (X,), (X,)),
+    "hessian": lambda pool, X: torch.func.hessian(lambda X: pool(X).sum())(X),
+    "vmap": lambda pool, X: torch.func.vmap(torch.func.grad(lambda X: pool(X).sum()))(X[None]),
+    "functionalize": lambda pool, X: torch.func.functionalize(pool)(X),
+    "fake tensors": call_with_fake_tensors,
+}
+
+
+@pytest.mark.parametrize(
+    "options", [DEFAULT, {"alpha0": 1.0, "alpha1": 2.0, "alpha2": 0.5}], ids=["log", "fixed"]
+)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_what_a_transform_saw_is_not_kept_for_later_calls(transform, options):
+    """The rows of fixed weights are kept between calls."""
+    X = rand(2, 3, 4)
+    pool, other = (layer("sinkhorn", **options) for _ in range(2))
+    with check(False):  # nobody can look at the values there
+        TRANSFORMS[transform](pool, X)
+    assert torch.equal(pool(X), other(X))
+    for again in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):
+        assert torch.equal(again(X), other(X))
+
+
+@pytest.mark.parametrize("way", ["replace", "write", "data", "numpy", "parametrize"])
+def test_a_fixed_weight_that_changes_is_seen(way):
+    X, pool = rand(2, 3, 4), layer("sinkhorn", **DEFAULT)
+    pool(X)
+    if way == "replace":  # in a copy too, where the first one's buffer may have left its place
+        pool = copy.deepcopy(pool)
+        pool.alpha0 = torch.tensor(0.3, dtype=torch.float64)
+    elif way == "write":
+        pool.alpha0.fill_(0.3)
+    elif way == "data":
+        pool.alpha0.data.fill_(0.3)
+    elif way == "numpy":
+        pool.alpha0.numpy().fill(0.3)
+    else:
+        torch.nn.utils.parametrize.register_parametrization(pool, "alpha0", Times())
+        pool(X)
+        pool.parametrizations.alpha0[0].factor = 0.3
+    want = layer("sinkhorn", **DEFAULT | {"alpha0": 0.3})(X)
+    assert (pool(X) - want).abs().max() <= tol.F64
+
+
+class Times(torch.nn.Module):
+    factor = 1.0
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.factor * value
+
+
+def test_a_fixed_weight_with_a_graph_is_new_in_each_call():
+    pool, X, alpha0 = layer("sinkhorn", **DEFAULT), rand(2, 3, 4), torch.tensor(1.0).double().requires_grad_()
+    for _ in range(2):
+        functional_call(pool, {"alpha0": alpha0}, (X,)).square().sum().backward()
+    assert alpha0.grad is not None
+    assert alpha0.grad != 0
+
+
+def test_other_modules_than_fixed_weights_were_given_for():
+    pool = UOTPooling(4, alpha0=[1.0, 2.0, 3.0, 4.0])
+    pool.K = 8
+    with pytest.raises(ValueError, match="K: expected 4, for which the layer was made, got 8"):
+        pool(rand(2, 3, 4).float())
 
 
 @each_solver
@@ -115,13 +237,13 @@ def test_derivatives_of_one_parameter_alone(shared):
         assert torch.equal(got, want)
 
 
-@each_sharing
+@pytest.mark.parametrize("options", [{}, {"shared": True}, DEFAULT, DEFAULT | {"alpha1": 2.0}], ids=str)
 @each_solver
-def test_gradients_of_a_batch_of_directions(solver, shared):
+def test_gradients_of_a_batch_of_directions(solver, options):
     """`is_grads_batched=True` hands down directions without memory of their own, to the operators."""
-    pool = layer(solver, shared=shared, impl="cpu")
+    pool = layer(solver, impl="cpu", **options)
     X = rand(2, 3, 4).requires_grad_()
-    y, inputs = pool(X), [X, *pool.raw_weights().values()]
+    y, inputs = pool(X), [X, *pool.parameters()]
     directions = randn(5, *y.shape)
     together = torch.autograd.grad(y, inputs, directions, is_grads_batched=True, retain_graph=True)
     for i, direction in enumerate(directions):
@@ -154,7 +276,7 @@ def test_parameters_of_another_precision_are_converted():
 
 @pytest.mark.parametrize("length", [1, 3])
 def test_a_parameter_of_another_length_is_refused_by_name(length):
-    """The library trusts that all are of one length."""
+    """The library trusts that each has one number, or one for each module."""
     pool, X = layer("sinkhorn"), rand(2, 3, 4)
     with pytest.raises(ValueError, match=r"raw_alpha2: expected a parameter of shape \(4,\), got a float64"):
         functional_call(pool, {"raw_alpha2": torch.zeros(length, dtype=X.dtype)}, (X,))
@@ -185,13 +307,13 @@ def test_parameters_that_the_module_does_not_hold_itself():
     assert (pool(X) - want).abs().max() <= tol.F64
 
 
-@each_sharing
-def test_long_batches_go_in_pieces_to_the_same_bits(shared, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"shared": True}, DEFAULT], ids=str)
+def test_long_batches_go_in_pieces_to_the_same_bits(options, monkeypatch):
     results = []
     for work in (pieces.FIRST_WORK, 64):
         monkeypatch.setattr(pieces, "FIRST_WORK", work)
         torch.manual_seed(0)
-        results.append(learned(layer("badmm-q", shared=shared, impl="cpu"), rand(20, 3, 4), by_torch=False))
+        results.append(learned(layer("badmm-q", **options, impl="cpu"), rand(20, 3, 4), by_torch=False))
     for one, cut in zip(*results, strict=True):
         assert torch.equal(one, cut)
 

@@ -18,7 +18,7 @@ from uotpool.backends import Windows
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
 from uotpool.nn.scripting import NotScriptable
-from uotpool.problem import scale_values
+from uotpool.problem import scales_of
 
 Size = int | Sequence[int]
 OutputSize = int | None | Sequence[int | None]
@@ -127,7 +127,7 @@ class _LocalPool(_WindowPool):
             checks.finite_rows("x", x.movedim(1, -1), None)
         like = x if x.dtype.itemsize >= 4 else x.new_empty(0, dtype=torch.float32)
         geometry = Windows(*(_pair(sizes) for sizes in (self.kernel_size, self.stride, self.padding, outs)))
-        weights, scale = pool._weight_rows(like), scale_values(pool._scale_for(like))
+        weights, scale = pool._weight_rows(like), scales_of(pool._scale_for(like))
         return backends.pool_windows(x, weights, scale, geometry, pool.options)
 
     def output_size(self, spatial: Sequence[int]) -> list[int]:

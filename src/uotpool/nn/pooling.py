@@ -339,12 +339,11 @@ class UOTPooling(WeightedPooling):
         """Return the scales of a problem with this X: the parameter, if there is one for each feature."""
         if not self._scaled:
             return None
-        if self._scaled == "one":
-            return self._parameter("scale", like)
-        raw = self._parameter("raw_scale", like)
-        if raw.shape != (self.dim,):  # the library trusts it
-            checks.fail("raw_scale", f"a parameter of shape {(self.dim,)}", raw)
-        return LearnedScale(raw)
+        name, shape = ("scale", ()) if self._scaled == "one" else ("raw_scale", (self.dim,))
+        parameter = self._parameter(name, like)
+        if parameter.shape != shape:
+            checks.fail(name, f"a parameter of shape {shape}", parameter)
+        return LearnedScale(parameter) if shape else parameter
 
     @classmethod
     def classic(cls, dim: int, **kwargs: Any) -> UOTPooling:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
+from uotpool.backends.tensors import all_eager, differentiated_in_reverse
 from uotpool.inputs import Modules, Weight, resolve_weights, weight
 from uotpool.nn.base import Pooling
 from uotpool.nn.config import plain
@@ -102,8 +103,7 @@ class WeightedPooling(Pooling):
             elif value is not None and not is_log(value):
                 numbers[name] = torch.as_tensor(value, dtype=torch.float64, device="cpu").tolist()
                 self.register_buffer(name, torch.tensor(numbers[name], dtype=torch.float64, device=device))
-        # Of the fixed weights in the last call: what their rows depend on, the buffers, and the rows.
-        self._rows: tuple[Any, list[Tensor], _FixedRows] | None = None
+        self._kept: _Kept | None = None
         self._fixed = {name: numbers[name] for name in given if name in self._buffers}
         self._draw()
 
@@ -202,24 +202,47 @@ class WeightedPooling(Pooling):
         return parameter if on_device and parameter.dtype == like.dtype else parameter.to(like)
 
     def _fixed_rows(self, like: Tensor) -> _FixedRows:
-        """Return the rows of the fixed weights; those of the last call, if dtype and device are the same."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        """Return the rows of the fixed weights: those of the last call, if they would be the same."""
+        buffers = [self._buffers.get(name) for name, form in self._forms.items() if form == VALUE]
+        key = self._key(like, buffers)
+        if key is None:
             return self._make_fixed_rows(like)
-        buffers = [b for name in self._names if (b := self._buffers.get(name)) is not None]
-        if any(b.is_inference() for b in buffers):  # these have no version, which would tell of a write
-            return self._make_fixed_rows(like)
-        # A buffer that is replaced or written to has another identity or version.
-        key = (like.dtype, like.device, self.K, *[(id(b), b._version) for b in buffers])
-        if self._rows is None or self._rows[0] != key:
+        kept = self._kept  # once, as another thread may put another there
+        if (
+            kept is None
+            or kept.key != key
+            or any(a is not b for a, b in zip(kept.buffers, buffers, strict=True))
+        ):
             # What is made in inference mode could not be saved for the backward of a later call.
             with torch.inference_mode(False):
-                rows = self._make_fixed_rows(like)
-            self._rows = (key, buffers, rows)  # with the buffers, so that no other gets the identity of one
-        return self._rows[2]
+                kept = self._kept = _Kept(key, buffers, self._make_fixed_rows(like))
+        return kept.rows
+
+    def _key(self, like: Tensor, buffers: list[Tensor | None]) -> tuple[Any, ...] | None:
+        """Return what the rows of fixed weights depend on besides the identity of the buffers.
+
+        It is None where other calls must not see them: somebody traces, transforms or parametrizes them.
+        """
+        if not (all_eager((like, *buffers)) and differentiated_in_reverse()):
+            return None
+        values = []
+        for b in buffers:
+            if b is None or b.is_inference() or b.requires_grad:  # no version, or a graph of one call alone
+                return None
+            # A write to `.data` changes the value and not the version. A look at a GPU would wait for it.
+            values.append(b.tolist() if b.is_cpu else b._version)
+        return like.dtype, like.device, self.K, values
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is kept between calls: a copy has buffers of its own."""
+        return self.__dict__ | {"_kept": None}
 
     def _make_fixed_rows(self, like: Tensor) -> _FixedRows:
         length = self._length()
         fixed = [self._fixed_weight(name) for name, form in self._forms.items() if form == VALUE]
+        for value in fixed:
+            if value.dim() == 1 and value.shape[0] not in (1, length):
+                checks.fail("K", f"{value.shape[0]}, for which the layer was made", self.K)
         rows = torch.stack([value.expand(length).to(like) for value in fixed])
         return _FixedRows(rows, rows.unbind())
 
@@ -251,6 +274,14 @@ class _FixedRows(NamedTuple):
 
     rows: Tensor
     each: tuple[Tensor, ...]
+
+
+class _Kept(NamedTuple):
+    """The rows of the fixed weights in the last call, with what they depend on."""
+
+    key: tuple[Any, ...]
+    buffers: list[Tensor | None]
+    rows: _FixedRows
 
 
 def _form(given: LayerWeight) -> str:

@@ -23,12 +23,13 @@ class Ahead:
     Attributes:
         points: the difference; positive if the first pooling is better.
         smallest: the smallest difference whose interval would leave out 0 with the probability `POWER`.
-        p_value: of Student's test that there is no difference; 1 for a single run.
+        p_value: of Student's test that there is no difference; None for a single run, which allows no test. For
+            runs that all differ by the same, of which it would be certain, that of the sign test.
     """
 
     points: Interval
     smallest: float
-    p_value: float
+    p_value: float | None
 
     @property
     def verdict(self) -> int:
@@ -95,14 +96,15 @@ def _ahead(points: Array, overlap: float = 0.0) -> Ahead:
         overlap: what the training parts of folds have in common adds to the variance, as in
             `tests.compare`: the size of a test part over that of the training part.
     """
+    points = points.round(10)  # so that equal differences are equal
     mean, free = float(points.mean()), len(points) - 1
     if free == 0:
-        return Ahead(Interval(mean, -math.inf, math.inf), math.inf, 1.0)
+        return Ahead(Interval(mean, -math.inf, math.inf), math.inf, None)
     error = float(points.std(ddof=1)) * math.sqrt(1 / len(points) + overlap)
     half = float(stats.t.ppf((1 + SHARE) / 2, free)) * error
-    errors_from_0 = abs(mean) / error if error else math.inf if mean else 0.0
-    return Ahead(
-        Interval(mean, mean - half, mean + half),
-        half + float(stats.t.ppf(POWER, free)) * error,
-        2 * float(stats.t.sf(errors_from_0, free)),
-    )
+    if np.ptp(points) == 0:
+        p_value = 2 * 0.5 ** len(points) if mean else 1.0
+    else:
+        p_value = 2 * float(stats.t.sf(abs(mean) / error, free))
+    smallest = half + float(stats.t.ppf(POWER, free)) * error
+    return Ahead(Interval(mean, mean - half, mean + half), smallest, p_value)

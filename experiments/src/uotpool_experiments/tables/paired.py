@@ -13,7 +13,7 @@ from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.comparison import ComparisonKind, compared
 from uotpool_experiments.tables.shared import samples_of, with_settings
 from uotpool_experiments.tables.spec import TableSpec
-from uotpool_experiments.tables.table import EMPTY, Cell, Column, Count, Lead, Line, Number, Table, Text
+from uotpool_experiments.tables.table import EMPTY, Cell, Column, Count, Lead, Line, Number, PValue, Table, Text
 
 EVERY, WON, LOST = "all data sets", "data sets won", "data sets lost"
 P_VALUE = "p, all, after Holm's correction"
@@ -50,10 +50,11 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
     for dataset in dict.fromkeys(dataset for one in against.values() for dataset in one.each):
         cells = [_lead(one.each.get(dataset)) for one in against.values()]
         table.lines.append(Line.of(dataset, *cells))
-    corrected = holm([one.every.p_value for one in against.values()])
+    p_values = {other: p for other, one in against.items() if (p := one.every.p_value) is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     last: dict[str, list[Cell]] = {
         EVERY: [_lead(one.every) for one in against.values()],
-        P_VALUE: [Number(p, ".3f") for p in corrected],
+        P_VALUE: [PValue(corrected[other]) if other in corrected else EMPTY for other in against],
         WON: [Count(one.count(1)) for one in against.values()],
         LOST: [Count(one.count(-1)) for one in against.values()],
         SEEN: [Number(one.every.smallest, ".1f") for one in against.values()],
@@ -64,10 +65,10 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
     table.notes += [
         f"above 0: {first} is better; ▲ ▼, won and lost: the interval leaves out 0, as some "
         f"{(1 - SHARE) * tests:.0f} of the {tests} would by chance",
-        f"intervals: {100 * SHARE:.0f} %, Student's t over the runs of a data set, and over data sets for all; "
-        "none for a single run; a pair is compared on the seeds that both have",
-        f"p-values are of Student's test over data sets, corrected for the {len(against)} comparisons in their "
-        "line; each interval is of one comparison alone",
+        f"intervals: {100 * SHARE:.0f} %, Student's t over the runs of a data set, and over data sets for all "
+        "(if these are several); none for a single run; a pair is compared on the seeds that both have",
+        "p-values belong to the intervals above them, which are of one comparison each, and are corrected for "
+        f"all {len(corrected)} of their line",
         f"smallest difference shown: its interval would leave out 0 in {100 * POWER:.0f} % of such studies; on "
         "one data set, the median of them",
     ]

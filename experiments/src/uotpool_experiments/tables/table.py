@@ -59,6 +59,20 @@ class Number(Cell):
 
 
 @dataclass(frozen=True)
+class PValue(Cell):
+    """The p-value of a test."""
+
+    p: float
+
+    @property
+    def value(self) -> float:
+        return self.p
+
+    def __str__(self) -> str:
+        return f"{self.p:.3f}" if self.p >= 0.001 else "< 0.001"
+
+
+@dataclass(frozen=True)
 class WithInterval(Cell):
     """A number with its interval."""
 

@@ -13,7 +13,7 @@ from uotpool.problem import LearnedWeights
 
 DTYPES = (torch.float32, torch.float64)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-_FOUR_ZEROS = [0, 0, 0, 0]
+_NO_RAW: tuple[int, ...] = (0, 0, 0, 0)
 MOST_THREADS, MOST_MODULES = 4096, 2**20  # that the library takes
 
 
@@ -31,8 +31,9 @@ class Arguments(NamedTuple):
     num_sets: int
     solver: str
     plan: bool
-    learned: LearnedWeights | None = None  # of an eager call only, as the next: operators take `weights`
-    fast_scale: bool = False  # the scales are RATE times `scale`
+    # Of an eager call only. Operators take `weights`, and scales themselves.
+    learned: LearnedWeights | None = None
+    raw_scale: bool = False  # the scales are RATE times `scale`
 
     @property
     def K(self) -> int:
@@ -94,17 +95,16 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         name: of the function.
         outputs: addresses of dout, out, and the derivatives.
     """
-    X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan, learned, fast_scale = p
+    X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan, learned, raw_scale = p
     D = X.shape[-1]
     M = X.numel() // D
     if learned is None:
-        K, lengths, forms, raw = p.K, _FOUR_ZEROS, _FOUR_ZEROS, _FOUR_ZEROS
+        K, lengths, forms, raw = p.K, _NO_RAW, _NO_RAW, _NO_RAW
     else:
-        K, lengths = learned.K, [t.shape[0] for t in learned.raw]
-        forms, raw = [library.FORMS[form] for form in learned.forms], [t.data_ptr() for t in learned.raw]
-        if len(raw) == 3:
-            for four in (lengths, forms, raw):
-                four.append(0)
+        K, no_rho = learned.K, _NO_RAW[len(learned.raw) :]
+        lengths = (*[t.shape[0] for t in learned.raw], *no_rho)
+        forms = (*[library.FORMS[form] for form in learned.forms], *no_rho)
+        raw = (*[t.data_ptr() for t in learned.raw], *no_rho)
     call = library.pack(
         _DTYPE_CODES[X.dtype],
         library.SOLVERS[solver],
@@ -119,7 +119,7 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         *lengths,
         *forms,
         0 if scale is None else scale.shape[0],
-        library.FAST if fast_scale else 0,
+        library.TIMES_RATE if raw_scale else 0,
         X.data_ptr(),
         0 if ptr is None else ptr.data_ptr(),
         0 if order is None else order.data_ptr(),

@@ -23,7 +23,7 @@ OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
 
 # The codes of the forms of `uotpool.problem`, and of a scale that is RATE times what is given.
 FORMS = {VALUE: 0, SOFTPLUS: 1, LOG: 2}
-FAST = 3
+TIMES_RATE = 3
 
 _SIZES = (
     "dtype solver head K B M N D threads p0_shared "

@@ -34,9 +34,9 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
     """
     X, sets, log_p0, log_q0, weights, scale, _ = problem
     given = weights.raw if isinstance(weights, LearnedWeights) else (weights,)
-    fast_scale = isinstance(scale, LearnedScale)
+    raw_scale = False
     if isinstance(scale, LearnedScale):
-        (scale,) = scale
+        scale, raw_scale = scale.raw, True
     if not all_eager((X, log_p0, log_q0, scale, *given)):
         return _by_operators(problem, solver, plan)
     X = plain(X)
@@ -53,7 +53,7 @@ def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
     else:
         (rows,) = given
     arguments = Arguments(
-        X, ptr, order, N, log_p0, log_q0, rows, scale, sets.num_sets, solver, plan, learned, fast_scale
+        X, ptr, order, N, log_p0, log_q0, rows, scale, sets.num_sets, solver, plan, learned, raw_scale
     )
     if torch.is_grad_enabled():
         inputs = arguments.differentiable()
@@ -104,24 +104,24 @@ def save(ctx: Any, p: Arguments) -> None:
     raw = () if p.learned is None else p.learned.raw
     keep(ctx, p.X, p.ptr, p.order, p.log_p0, p.log_q0, p.weights, p.scale, *raw)
     forms = None if p.learned is None else p.learned.forms
-    ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K, forms, p.fast_scale
+    ctx.rest = p.N, p.num_sets, p.solver, p.plan, p.K, forms, p.raw_scale
 
 
 def saved(ctx: Any, tensors: tuple[Tensor | None, ...]) -> Arguments:
     """Return the arguments of `save`, with these for its tensors."""
     X, ptr, order, log_p0, log_q0, weights, scale, *raw = tensors
-    N, num_sets, solver, plan, K, forms, fast_scale = ctx.rest
+    N, num_sets, solver, plan, K, forms, raw_scale = ctx.rest
     learned = LearnedWeights(tuple(raw), forms, K) if raw else None  # type: ignore[arg-type] # none is None
     problem = (X, ptr, order, N, log_p0, log_q0, weights, scale, num_sets, solver, plan)
-    return Arguments(*problem, learned, fast_scale)  # type: ignore[arg-type]
+    return Arguments(*problem, learned, raw_scale)  # type: ignore[arg-type]
 
 
 def by_operator(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor | None]:
     """Do what `calls.derivatives` does, for a `dout` that has no memory of its own."""
     learned, D = p.learned, p.X.shape[-1]
-    if p.fast_scale:
+    if p.raw_scale:
         assert p.scale is not None
-        found = by_operator(dout, p._replace(scale=RATE * p.scale, fast_scale=False), wanted)
+        found = by_operator(dout, p._replace(scale=RATE * p.scale, raw_scale=False), wanted)
         by_scale = found[4]
         return [*found[:4], None if by_scale is None else RATE * by_scale, *found[5:]]
     if learned is None:
