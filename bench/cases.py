@@ -44,7 +44,7 @@ def answer(pool: Pool, X: Tensor, **layout: Any) -> Answer:
 
 def truth(pool: UOTPooling, X: Tensor, **layout: Any) -> Answer:
     """Return what the exact reference gives with the layer's weights."""
-    twin = UOTPooling.classic(pool.dim, solver=pool.options.solver.name, K=pool.K, impl="reference")
+    twin = UOTPooling.from_config(pool.get_config(), impl="reference")
     twin.load_state_dict(pool.state_dict())
     return answer(twin, X, **layout)
 

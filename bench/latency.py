@@ -19,6 +19,7 @@ from uotpool.solvers import SOLVERS
 
 SIZE = (1, 5, 8)
 TARGET = Target("<=", 80, MICROSECONDS)
+CLASSIC, DEFAULT = "classic layer", "default layer"
 FUNCTION, WITH_GRAPH = "function", "forward, graph kept"
 SOLVE, NATIVE = "dispatch, autograd, op", "native call"
 STAGES = "share of the stages in the layer's forward; each timed alone, the rest is what remains"
@@ -35,20 +36,24 @@ def _calls(session: Session, solver: str) -> list[Comparison]:
     X = samples(SIZE)
     threads = session.threads[0]
     torch.set_num_threads(threads)
-    ours, reference = layer(SIZE[2], solver), layer(SIZE[2], solver, impl="reference")
-    verify(ours, truth(ours, X), X)
-    calls: dict[tuple[str, str], Call] = {}
-    for impl, pool in (("auto", ours), ("reference", reference)):
-        calls[FUNCTION, impl] = _function(X, solver, impl)
-        calls[FORWARD, impl] = timed(pool, FORWARD, X)
-        calls[WITH_GRAPH, impl] = _with_graph(pool, X)
-        calls[BOTH, impl] = timed(pool, BOTH, X)
+    calls: dict[tuple[str, str, str], Call] = {}
+    for impl in ("auto", "reference"):
+        calls["uot_pool with numbers", FUNCTION, impl] = _function(X, solver, impl)
+        layers = {
+            CLASSIC: layer(SIZE[2], solver, impl=impl),
+            DEFAULT: UOTPooling(SIZE[2], solver=solver, impl=impl),
+        }
+        for name, pool in layers.items():
+            if impl == "auto":
+                verify(pool, truth(pool, X), X)
+            calls[name, FORWARD, impl] = timed(pool, FORWARD, X)
+            calls[name, WITH_GRAPH, impl] = _with_graph(pool, X)
+            calls[name, BOTH, impl] = timed(pool, BOTH, X)
     seconds = session.measure(calls, threads)
     rows = []
-    for mode in (FUNCTION, FORWARD, WITH_GRAPH, BOTH):
-        mine, theirs = seconds[mode, "auto"], seconds[mode, "reference"]
+    for name, mode in dict.fromkeys((name, mode) for name, mode, _ in calls):
+        mine, theirs = seconds[name, mode, "auto"], seconds[name, mode, "reference"]
         case = Case("latency", show(SIZE), solver, mode, threads)
-        name = "uot_pool with numbers" if mode == FUNCTION else "layer"
         rows.append(cost(case, name, "exact reference", mine, theirs, TARGET))
     return rows
 
