@@ -39,10 +39,14 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
 
 
 def of_part(rows: Sequence[Row], part: str) -> Regrets | None:
-    """Return the regrets on a part of the regimes; None where no two poolings have runs."""
+    """Return the regrets of all poolings on the questions of a part that all were run on; None without any."""
     known = set(names(part))
     found = samples([row for row in rows if row.spec.dataset in known], "score")
-    return regrets(found) if len({pooling for pooling, _ in found}) > 1 else None
+    poolings = {pooling for pooling, _ in found}
+    of_all = {d for _, d in found if all((pooling, d) in found for pooling in poolings)}
+    if len(poolings) < 2 or not of_all:
+        return None
+    return regrets({(p, d): sample for (p, d), sample in found.items() if d in of_all})
 
 
 def picture(parts: Sequence[tuple[str, Regrets]]) -> Figure:
