@@ -41,6 +41,9 @@ typedef struct {
 #define NOWHERE ((size_t)-1)
 #define BOTH(name) {#name, offsetof(uotpool_call, name), offsetof(uotpool_window_call, name)}
 #define OF_SETS(name) {#name, offsetof(uotpool_call, name), NOWHERE}
+#define OF_WEIGHT(array, i, name) {#array "_" #name, offsetof(uotpool_call, array[i]), NOWHERE}
+#define OF_EACH_WEIGHT(array) \
+    OF_WEIGHT(array, 0, alpha0), OF_WEIGHT(array, 1, alpha1), OF_WEIGHT(array, 2, alpha2), OF_WEIGHT(array, 3, rho)
 #define OF_IMAGES(name) {#name, NOWHERE, offsetof(uotpool_window_call, name)}
 
 static const field FIELDS[] = {
@@ -48,7 +51,8 @@ static const field FIELDS[] = {
     BOTH(dweights), BOTH(dscale), OF_SETS(head), OF_SETS(M), OF_SETS(N), OF_SETS(D), OF_SETS(p0_shared), OF_SETS(ptr),
     OF_SETS(log_p0), OF_SETS(log_q0), OF_SETS(dlog_p0), OF_SETS(dlog_q0), OF_IMAGES(C), OF_IMAGES(H), OF_IMAGES(W),
     OF_IMAGES(kernel_h), OF_IMAGES(kernel_w), OF_IMAGES(stride_h), OF_IMAGES(stride_w), OF_IMAGES(padding_h),
-    OF_IMAGES(padding_w), OF_IMAGES(out_h), OF_IMAGES(out_w),
+    OF_IMAGES(padding_w), OF_IMAGES(out_h), OF_IMAGES(out_w), OF_SETS(scale_form), OF_EACH_WEIGHT(raw_length),
+    OF_EACH_WEIGHT(raw_form), OF_EACH_WEIGHT(raw), OF_EACH_WEIGHT(draw),
 };
 
 static int (*forward)(const uotpool_call *), (*backward)(const uotpool_call *);
@@ -171,12 +175,12 @@ static const double *values_of(const problem *p, const char *name) {
 
 /* Compares every result with the stored one; a derivative by a weight is made one by its logarithm. */
 static void compare(const problem *p, int dtype, const char *isa) {
-    const double *weights = values_of(p, "weights");
     for (int k = 0; k < p->count; k++) {
         const array *a = &p->arrays[k];
         if (a->kind != WANT)
             continue;
         int by_weight = !strcmp(a->name, "dweights");
+        const double *weights = by_weight ? values_of(p, "weights") : NULL;
         for (int64_t i = 0; i < a->length; i++) {
             double got = dtype == UOTPOOL_FLOAT32 ? ((float *)a->typed)[i] : ((double *)a->typed)[i];
             double part = fabs(got - a->values[i]) * (by_weight ? weights[i] : 1.0) / a->tolerance[dtype];

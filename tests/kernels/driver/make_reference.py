@@ -20,9 +20,10 @@ from tests.cases import SOLVERS
 from tests.kernels import windows
 from tests.kernels.harness import modules, rand, randn
 from uotpool.backends.base import SolverOptions
+from uotpool.backends.cpu import library
 from uotpool.backends.reference import REFERENCE
 from uotpool.inputs import as_sets
-from uotpool.problem import Problem
+from uotpool.problem import LOG, SOFTPLUS, VALUE, LearnedScale, LearnedWeights, Problem
 from uotpool.solvers import SOLVERS as IN_TORCH
 
 PATH = Path(__file__).parent / "reference.txt"
@@ -35,6 +36,7 @@ SETS: dict[str, dict[str, Any]] = {
     "priors": {"ptr": SIZES, "p0": "each", "q0": True},
     "plan": {"ptr": SIZES, "p0": "shared", "q0": True, "plan": True},
     "scale": {"B": 2, "N": 5, "scale": D, "q0": True},
+    "parameters": {"B": 2, "N": 5, "scale": D, "forms": (VALUE, LOG, SOFTPLUS, LOG)},
 }
 
 
@@ -89,6 +91,12 @@ def sets_case(solver: str, name: str, seed: int, **given: Any) -> str:
     }
     if not sizes and inputs["log_q0"] is not None:
         inputs["log_q0"] = inputs["log_q0"].view(B, N)
+    forms = dict(zip(IN_TORCH[solver].weights, given.get("forms", ()), strict=False))
+    for i, (weight, form) in enumerate(forms.items()):
+        raw = 0.1 * randn(1 if form == LOG else K, seed=seed + 5 + i)
+        inputs[f"raw_{weight}"] = single(raw + 1 if form == VALUE else raw)
+    if forms:
+        inputs |= {"weights": None, "scale": single(0.1 * randn(scale, seed=seed + 4))}
     leaves = {key: t.clone().requires_grad_() for key, t in inputs.items() if t is not None}
     rows, batch = as_sets(leaves["X"], None, ptr, None, None)
     log_q0 = leaves.get("log_q0")
@@ -97,8 +105,8 @@ def sets_case(solver: str, name: str, seed: int, **given: Any) -> str:
         batch,
         leaves.get("log_p0"),
         None if log_q0 is None else log_q0.unsqueeze(-1),
-        leaves["weights"],
-        leaves.get("scale"),
+        _learned(leaves, forms) if forms else leaves["weights"],
+        LearnedScale(leaves["scale"]) if forms else leaves.get("scale"),
     )
     solve = REFERENCE.plan if plan else REFERENCE.pool
     out = solve(problem, SolverOptions(IN_TORCH[solver]))
@@ -108,13 +116,20 @@ def sets_case(solver: str, name: str, seed: int, **given: Any) -> str:
     case = Case("sets", f"{solver} {name}")
     case.lines.append(f"solver {solver}")
     case.sizes(head=int(plan), K=K, B=B, M=M, N=N, D=D, p0_shared=int(p0 == (D,)), scale_length=scale)
+    case.sizes(scale_form=library.TIMES_RATE if forms else 0)
+    for weight, form in forms.items():
+        raw_sizes = {
+            f"raw_length_{weight}": len(leaves[f"raw_{weight}"]),
+            f"raw_form_{weight}": library.FORMS[form],
+        }
+        case.sizes(**raw_sizes)
     case.given("ptr", ptr)
     for key, t in inputs.items():
         case.given(key, t)
     case.given("dout", dout)
-    largest = float((X * (1.0 if inputs["scale"] is None else inputs["scale"])).abs().max())
-    weights = inputs["weights"]
-    assert weights is not None
+    scales = problem.scales()
+    largest = float((X * (1.0 if scales is None else scales.detach())).abs().max())
+    weights = problem.weight_rows().detach()
     ratio = largest / float(weights[0].min())
 
     def bounds(name: str) -> list[float]:
@@ -122,9 +137,13 @@ def sets_case(solver: str, name: str, seed: int, **given: Any) -> str:
 
     case.want("out", out.detach(), bounds("value"), 1.0, 1e-3)
     for key, d in grads.items():
-        kind = {"log_p0": "p0", "log_q0": "q0", "weights": "alpha0"}.get(key, key)
+        kind = {"log_p0": "p0", "log_q0": "q0", "weights": "alpha0"}.get(key, "alpha0" if "raw" in key else key)
         case.want(f"d{key}", d, bounds(kind), weights if key == "weights" else 1.0, 1e-3)
     return case.text()
+
+
+def _learned(leaves: dict[str, Tensor], forms: dict[str, str]) -> LearnedWeights:
+    return LearnedWeights(tuple(leaves[f"raw_{weight}"] for weight in forms), tuple(forms.values()), K)
 
 
 def windows_case() -> str:
