@@ -120,6 +120,15 @@ def test_the_picture_shows_the_parts_that_have_runs():
     assert not [text for text in titled[0].texts if text.get_text().startswith("-0")]
     assert [label.get_text() for label in drawn.axes[0].get_xticklabels()] == names("development")[:4]
     assert figure.of_part(both, "reserve") is None
+
+
+def test_the_picture_has_all_poolings_on_the_questions_that_all_were_run_on():
+    some = names("development")[:3]
+    few = [row for row in rows(poolings=("gem",)) if row.spec.dataset in some]
+    found = figure.of_part([*rows(), *few], "development")
+    assert sorted(found.datasets) == sorted(some)
+    assert set(found.poolings) == {"mean", "max", "uotp", "gem"}
+    assert figure.of_part(few, "development") is None  # one pooling has no regret
     words = figure.in_words("development", parts[0][1])
     assert words[0] == "development: 3 poolings on 4 questions"
     assert any(line.startswith("uotp: ") for line in words)
