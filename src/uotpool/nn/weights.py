@@ -89,7 +89,6 @@ class WeightedPooling(Pooling):
         # Of each learned weight, the name of its parameter and the shape: all modules share a logarithm.
         self._raw_names = {name: PREFIXES[self._forms[name]] + name for name in learned}
         self._raw_shapes = {name: torch.Size((1 if self._forms[name] == LOG else length,)) for name in learned}
-        self._forms_in_order = tuple(self._forms.values())
         self.init = None if init is None else plain(init)
         starts = {name: LOG_START[name] for name in learned if self._forms[name] == LOG} | dict(init or {})
         self._init = {
@@ -182,11 +181,11 @@ class WeightedPooling(Pooling):
         """Return the weights of a problem with this X: the parameters, if any is learned."""
         if not self._raw_names:
             return self._fixed_rows(like).rows
-        raw, K, forms = [], self._length(), self._forms_in_order
+        raw, K, forms = [], self._length(), tuple(self._forms.values())
         for name, shape in zip(self._raw_names.values(), self._raw_shapes.values(), strict=True):
             parameter = self._parameter(name, like)
-            if parameter.shape != shape or shape[0] not in (1, K):  # the library trusts it
-                self._values()  # raises
+            if parameter.shape != shape or shape[0] not in (1, K):
+                self._values()  # This raises: the library trusts lengths.
             raw.append(parameter)
         if len(raw) < len(forms):
             learned, fixed = iter(raw), iter(self._fixed_rows(like).each)
@@ -227,9 +226,10 @@ class WeightedPooling(Pooling):
             return None
         values = []
         for b in buffers:
-            if b is None or b.is_inference() or b.requires_grad:  # no version, or a graph of one call alone
+            # A tensor of inference mode has no version, and one that requires grad has the graph of this call.
+            if b is None or b.is_inference() or b.requires_grad:
                 return None
-            # A write to `.data` changes the value and not the version. A look at a GPU would wait for it.
+            # A write to `.data` changes a value and not the version. To read values means to wait for a GPU.
             values.append(b.tolist() if b.is_cpu else b._version)
         return like.dtype, like.device, self.K, values
 
