@@ -1,4 +1,4 @@
-// The C interface: refuses what is wrong, chooses the instruction set, spreads the bags over threads.
+// The C interface for bags: chooses the instruction set, spreads the bags over threads, sums their derivatives.
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +6,7 @@
 
 #include "api.h"
 #include "learned.h"
+#include "refuse.h"
 #include "scratch.h"
 #include "threads.h"
 #include "widen.h"
@@ -49,94 +50,6 @@ constexpr int64_t TASK_ENTRIES = int64_t(1) << 14;
 // A bag of at least so many chunks is worked on by all threads together, one such bag after the other: fewer of them
 // in scratch at a time, and a single one still uses the machine.
 constexpr int64_t TEAM_CHUNKS = 4;
-
-struct Sizes {
-    int64_t weights; // rows of `weights`
-    size_t item;
-};
-
-int check(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes) {
-    if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.solver < 0 || c.solver >= uotpool_kernels_baseline.solver_count)
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
-        return UOTPOOL_BAD_ARGUMENT;
-    // Scratch is at most 2 K + 7 matrices (badmm_q.h) and some dozens of vectors for each module, and 4 matrices more
-    // for a bag that is solved in double (widen.cpp): with these bounds neither its size nor any other product
-    // overflows.
-    const int64_t most = int64_t(1) << 40;
-    if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > most || c.M < 0 || c.M > most || c.N < 0 || c.N > most)
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.D < 1 || c.D > (int64_t(1) << 31) || c.threads < 1 || c.threads > 4096)
-        return UOTPOOL_BAD_ARGUMENT;
-    int64_t bytes;
-    if (__builtin_mul_overflow(c.M + 64, (c.D + 64) * 32, &bytes) || __builtin_mul_overflow(bytes, c.K + 64, &bytes) ||
-        __builtin_mul_overflow(c.B, c.D * 8, &bytes) || __builtin_mul_overflow(c.B, c.K * 32, &bytes))
-        return UOTPOOL_BAD_ARGUMENT;
-    if (begin < 0 || end < begin || end > c.B)
-        return UOTPOOL_BAD_ARGUMENT;
-    sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
-    sizes.weights = uotpool_kernels_baseline.solvers[c.solver].weights;
-
-    if (makes_weights(c) && (c.weights || c.dweights))
-        return UOTPOOL_BAD_ARGUMENT;
-    for (int64_t row = 0; row < 4; ++row) {
-        const bool given = makes_weights(c) && row < sizes.weights;
-        if (!given && (c.raw[row] || c.draw[row] || c.raw_length[row] != 0 || c.raw_form[row] != 0))
-            return UOTPOOL_BAD_ARGUMENT;
-        if (given && c.raw_length[row] != 1 && c.raw_length[row] != c.K)
-            return UOTPOOL_BAD_ARGUMENT;
-        if (c.raw_form[row] < UOTPOOL_VALUE || c.raw_form[row] > UOTPOOL_LOG)
-            return UOTPOOL_BAD_ARGUMENT;
-        if (given && !c.raw[row])
-            return UOTPOOL_NULL_POINTER;
-        if (!aligned(c.raw[row], sizes.item) || !aligned(c.draw[row], sizes.item))
-            return UOTPOOL_MISALIGNED;
-    }
-    if (c.scale_length != 0 && c.scale_length != 1 && c.scale_length != c.D)
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.scale_form != UOTPOOL_VALUE && c.scale_form != UOTPOOL_TIMES_RATE)
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.scale_length == 0 && (c.scale || c.dscale || c.scale_form != UOTPOOL_VALUE))
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.scale_length > 0 && !c.scale)
-        return UOTPOOL_NULL_POINTER;
-    if ((!c.X && c.M > 0) || (c.rows && !c.ptr) || (!makes_weights(c) && !c.weights))
-        return UOTPOOL_NULL_POINTER;
-    const bool some = c.head == UOTPOOL_POOLED ? c.B > 0 : c.M > 0;
-    if (some && (backward ? !c.dout : !c.out))
-        return UOTPOOL_NULL_POINTER;
-    if ((c.dlog_p0 && !c.log_p0) || (c.dlog_q0 && !c.log_q0))
-        return UOTPOOL_NULL_POINTER;
-    const void *floats[] = {c.X,  c.log_p0,  c.log_q0,  c.weights,  c.scale, c.dout, c.out,
-                            c.dX, c.dlog_p0, c.dlog_q0, c.dweights, c.dscale};
-    for (const void *p : floats)
-        if (!aligned(p, sizes.item))
-            return UOTPOOL_MISALIGNED;
-    if (!aligned(c.ptr, 8) || !aligned(c.rows, 8))
-        return UOTPOOL_MISALIGNED;
-
-    if (!c.ptr) {
-        int64_t rows;
-        if (__builtin_mul_overflow(c.B, c.N, &rows) || rows != c.M)
-            return UOTPOOL_BAD_ARGUMENT;
-        return UOTPOOL_OK;
-    }
-    if (c.ptr[0] != 0 || (c.rows ? c.ptr[c.B] > c.M : c.ptr[c.B] != c.M))
-        return UOTPOOL_BAD_ARGUMENT;
-    // Of these bags only: the pieces of a call look at everything once.
-    for (int64_t b = begin; b < end; ++b)
-        if (c.ptr[b + 1] < c.ptr[b])
-            return UOTPOOL_BAD_ARGUMENT;
-    if (begin < end && (c.ptr[begin] < 0 || c.ptr[end] > c.M))
-        return UOTPOOL_BAD_ARGUMENT;
-    if (c.rows)
-        for (int64_t i = c.ptr[begin]; i < c.ptr[end]; ++i)
-            if (c.rows[i] < 0 || c.rows[i] >= c.M)
-                return UOTPOOL_BAD_ARGUMENT;
-    return UOTPOOL_OK;
-}
 
 int64_t first_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b] : b * c.N; }
 int64_t size_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b + 1] - c.ptr[b] : c.N; }
@@ -353,7 +266,7 @@ int run(const uotpool_call *call, int backward, int64_t begin, int64_t end, doub
     if (!call)
         return UOTPOOL_NULL_POINTER;
     Sizes sizes;
-    const int bad = check(*call, backward, begin, end, sizes);
+    const int bad = refuse(*call, backward, begin, end, sizes);
     if (bad)
         return bad;
     if (begin > 0 && backward && (wants_dweights(*call) || call->dscale) && !carry)
@@ -424,7 +337,7 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     uotpool_call c = *call;
     c.out = c.out ? c.out : (void *)64; // only sizes count here, and nothing is read or written
     c.dout = c.dout ? c.dout : (void *)64;
-    const int bad = check(c, backward, 0, c.B, sizes);
+    const int bad = refuse(c, backward, 0, c.B, sizes);
     if (bad)
         return -bad;
     const Job job = {&c, backward, sizes.weights, 0, c.B, nullptr, nullptr, nullptr};
@@ -434,35 +347,4 @@ UOTPOOL_EXPORT int64_t uotpool_scratch(const uotpool_call *call, int backward) {
     for (int64_t b = 0; b < c.B; ++b)
         largest.add(size_of(c, b), chunk_rows);
     return (int64_t)largest.scratch(job, kernels);
-}
-
-UOTPOOL_EXPORT int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N,
-                                 int64_t *ptr, int64_t *rows) {
-    if (M < 0 || B < 0 || N < 0 || B > (int64_t(1) << 40) || M > (int64_t(1) << 40))
-        return UOTPOOL_BAD_ARGUMENT;
-    if (!ptr || (!rows && M > 0))
-        return UOTPOOL_NULL_POINTER;
-    if (!aligned(index, 8) || !aligned(ptr, 8) || !aligned(rows, 8))
-        return UOTPOOL_MISALIGNED;
-    if (!index && (N == 0 ? M > 0 : M / N > B || M % N != 0))
-        return UOTPOOL_BAD_ARGUMENT;
-    memset(ptr, 0, size_t(B + 1) * sizeof(int64_t));
-    for (int64_t i = 0; i < M; ++i) {
-        const int64_t b = index ? index[i] : i / N;
-        if (b < 0 || b >= B)
-            return UOTPOOL_BAD_ARGUMENT;
-        ptr[b + 1] += !present || present[i];
-    }
-    for (int64_t b = 0; b < B; ++b)
-        ptr[b + 1] += ptr[b];
-    // Each bag's offset moves on as its rows come, and ends where the next begins.
-    for (int64_t i = 0; i < M; ++i)
-        if (!present || present[i])
-            rows[ptr[index ? index[i] : i / N]++] = i;
-    for (int64_t b = B; b > 0; --b)
-        ptr[b] = ptr[b - 1];
-    ptr[0] = 0;
-    for (int64_t i = ptr[B]; i < M; ++i)
-        rows[i] = 0; // not used, but not left to chance
-    return UOTPOOL_OK;
 }

@@ -13,10 +13,16 @@ from uotpool.functional import plan_stats
 from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
 from uotpool.nn import config as configs
 from uotpool.nn import scores
-from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, make_prior
+from uotpool.nn.priors import (
+    FeaturePrior,
+    Prior,
+    SamplePrior,
+    log_feature_prior,
+    log_sample_prior,
+    make_prior,
+)
 from uotpool.nn.weights import LayerWeight, WeightedPooling, is_log, refuse_step
 from uotpool.problem import LOG, RATE, LearnedScale, Problem
-from uotpool.sets import Sets
 from uotpool.solvers import SOLVERS
 
 Output = Callable[[Tensor], Tensor]
@@ -181,38 +187,11 @@ class UOTPooling(WeightedPooling):
         self._check_dim(X)
         log_p0 = log_q0 = None
         if self.p0 is not None:
-            log_p0 = self._log_p0(self.p0, rows, sets, X.dtype)
+            log_p0 = log_feature_prior(self.p0, rows, sets, X.dtype)
         if self.q0 is not None:
-            log_q0, sets = self._log_q0(self.q0, rows, sets, X.dtype)
+            log_q0, sets = log_sample_prior(self.q0, rows, sets, X.dtype)
         like = computed(rows)
         return Problem(rows, sets, log_p0, log_q0, self._weights_for(like), self._scale_for(like), as_is)
-
-    @staticmethod
-    def _log_p0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
-        total = sets.squeeze(sets.sum_n(rows))
-        logits = prior(total if isinstance(prior, FeaturePrior) else total.to(dtype))
-        accepted = f"a module that returns floating logits of shape {tuple(total.shape)}"
-        checks.floating("p0", logits, accepted)
-        checks.same_device("p0", logits, rows)
-        if logits.shape != total.shape:
-            checks.fail("p0", accepted, logits)
-        return logits.to(rows.dtype).log_softmax(-1)
-
-    @staticmethod
-    def _log_q0(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> tuple[Tensor, Sets]:
-        logits = prior(rows if isinstance(prior, SamplePrior) else rows.to(dtype))
-        samples = rows.shape[:-1]
-        accepted = f"a module that returns floating logits of shape {(*samples, 1)}"
-        checks.floating("q0", logits, accepted)
-        checks.same_device("q0", logits, rows)
-        if logits.shape not in (samples, (*samples, 1)):
-            checks.fail("q0", accepted, logits)
-        logits = logits.to(rows.dtype).reshape(*samples, 1)
-        # A logit of -inf is a prior of 0, so the sample is absent. A sample with a logit of NaN
-        # stays, and makes its set NaN.
-        sets = sets.restrict(logits != -torch.inf)
-        logits = sets.fill_absent(logits, 0.0)
-        return logits - sets.to_rows(sets.logsumexp_n(logits)), sets
 
     def forward(
         self,

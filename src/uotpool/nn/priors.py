@@ -1,4 +1,4 @@
-"""The paper's learned priors. They return logits, and the layer normalises these in each set."""
+"""The paper's learned priors. They return logits, which are normalised in each set."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.base import no_autocast
+from uotpool.sets import Sets
 
 Prior = str | Mapping[str, int] | nn.Module  # what a user passes as p0 or q0
 
@@ -114,3 +115,32 @@ def make_prior(
         accepted += f"; uot_pool(X, ..., {name}=...) takes probabilities"
     checks.fail(name, accepted, given)
     return None
+
+
+def log_feature_prior(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
+    """Return the logarithm of p0 for each set, (B, D). A module of a user gets its input in `dtype`."""
+    total = sets.squeeze(sets.sum_n(rows))
+    logits = prior(total if isinstance(prior, FeaturePrior) else total.to(dtype))
+    accepted = f"a module that returns floating logits of shape {tuple(total.shape)}"
+    checks.floating("p0", logits, accepted)
+    checks.same_device("p0", logits, rows)
+    if logits.shape != total.shape:
+        checks.fail("p0", accepted, logits)
+    return logits.to(rows.dtype).log_softmax(-1)
+
+
+def log_sample_prior(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> tuple[Tensor, Sets]:
+    """Return the logarithm of q0, (..., 1), and the sets of the samples that it leaves present."""
+    logits = prior(rows if isinstance(prior, SamplePrior) else rows.to(dtype))
+    samples = rows.shape[:-1]
+    accepted = f"a module that returns floating logits of shape {(*samples, 1)}"
+    checks.floating("q0", logits, accepted)
+    checks.same_device("q0", logits, rows)
+    if logits.shape not in (samples, (*samples, 1)):
+        checks.fail("q0", accepted, logits)
+    logits = logits.to(rows.dtype).reshape(*samples, 1)
+    # A logit of -inf is a prior of 0, so the sample is absent. A sample with a logit of NaN
+    # stays, and makes its set NaN.
+    sets = sets.restrict(logits != -torch.inf)
+    logits = sets.fill_absent(logits, 0.0)
+    return logits - sets.to_rows(sets.logsumexp_n(logits)), sets
