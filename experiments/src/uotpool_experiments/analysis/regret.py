@@ -46,7 +46,7 @@ class Regrets:
         failed: failed runs, (poolings, data sets).
         runs: runs of a pooling on each data set.
         mean, worst: of each pooling over the data sets.
-        best_of: how many poolings of REFERENCE the best is taken from.
+        best_of: how many poolings of REFERENCE the best of each data set is taken from.
     """
 
     poolings: list[str]
@@ -56,7 +56,7 @@ class Regrets:
     runs: list[int]
     mean: list[Interval]
     worst: list[Interval]
-    best_of: int
+    best_of: list[int]
 
     def share_failed(self, place: int) -> Interval:
         """Return the share of failed runs of a pooling.
@@ -77,6 +77,8 @@ class Regrets:
 def regrets(found: Samples, seed: int = 0) -> Regrets:
     """Compute the regrets of all poolings that have runs on all data sets.
 
+    A reference pooling that was run on some data sets only counts there for the best, and has no regret itself.
+
     Args:
         found: scores of runs by (pooling, data set), 1 at best.
         seed: of the bootstrap.
@@ -84,15 +86,21 @@ def regrets(found: Samples, seed: int = 0) -> Regrets:
     shared = on_common_runs(found)
     datasets = list(dict.fromkeys(dataset for _, dataset in shared))
     poolings = [p for p in dict.fromkeys(p for p, _ in shared) if all((p, d) in shared for d in datasets)]
-    reference = [i for i, p in enumerate(poolings) if p in REFERENCE]
-    if not reference:
+    scores, references = [], []  # of the poolings, and of the other reference poolings of each data set
+    for dataset in datasets:
+        others = [p for p, d in shared if d == dataset and p in REFERENCE and p not in poolings]
+        names = [*poolings, *others]
+        scores.append(np.array([list(shared[p, dataset].values.values()) for p in names]))
+        references.append([i for i, p in enumerate(names) if p in REFERENCE])
+    if not poolings or not all(references):
         raise ValueError(
-            "pooling: expected at least one of the reference list with runs on all data sets, got none"
+            "pooling: expected at least one with runs on all data sets, and on each data set one of the "
+            f"reference list, got {sorted({p for p, _ in found})}"
         )
-    scores = [np.array([list(shared[p, d].values.values()) for p in poolings]) for d in datasets]
-    regret = _regret([score.mean(1) for score in scores], reference)
-    failed = np.stack([_failed(score, reference) for score in scores], 1)
-    mean, worst = _bootstrap(scores, reference, seed)
+    count = len(poolings)
+    regret = _regret([score.mean(1) for score in scores], references, count)
+    failed = np.stack([_failed(s, r)[:count] for s, r in zip(scores, references, strict=True)], 1)
+    mean, worst = _bootstrap(scores, references, count, seed)
     order = np.argsort(regret.mean(1), kind="stable")
     return Regrets(
         [poolings[i] for i in order],
@@ -102,21 +110,24 @@ def regrets(found: Samples, seed: int = 0) -> Regrets:
         [score.shape[1] for score in scores],
         [interval(regret[i].mean(), mean[:, i]) for i in order],
         [interval(regret[i].max(), worst[:, i]) for i in order],
-        len(reference),
+        [len(reference) for reference in references],
     )
 
 
-def _regret(means: Sequence[Array], reference: Sequence[int]) -> Array:
-    """Return the regrets, (poolings, data sets), from the mean score of each pooling on each data set."""
-    return np.stack([100 * (mean[list(reference)].max() - mean) for mean in means], 1)
+def _regret(means: Sequence[Array], references: Sequence[list[int]], count: int) -> Array:
+    """Return the regrets, (poolings, data sets), of the first `count` poolings, from their mean scores."""
+    pairs = zip(means, references, strict=True)
+    return np.stack([100 * (mean[reference].max() - mean[:count]) for mean, reference in pairs], 1)
 
 
-def _failed(score: Array, reference: Sequence[int]) -> npt.NDArray[np.int64]:
-    best = np.median(score[list(reference)], axis=1).max()
+def _failed(score: Array, reference: list[int]) -> npt.NDArray[np.int64]:
+    best = np.median(score[reference], axis=1).max()
     return np.asarray((score < best - FAILED).sum(1), dtype=np.int64)
 
 
-def _bootstrap(scores: Sequence[Array], reference: Sequence[int], seed: int) -> tuple[Array, Array]:
+def _bootstrap(
+    scores: Sequence[Array], references: Sequence[list[int]], count: int, seed: int
+) -> tuple[Array, Array]:
     """Draw data sets, and runs of each, again and again; return mean and worst regrets, (draws, poolings).
 
     All poolings get the same draws, as they were run on the same seeds.
@@ -124,9 +135,10 @@ def _bootstrap(scores: Sequence[Array], reference: Sequence[int], seed: int) -> 
     random = np.random.RandomState(seed)
     mean, worst = [], []
     for _ in range(RESAMPLES):
-        drawn = [scores[i] for i in random.randint(len(scores), size=len(scores))]
+        chosen = random.randint(len(scores), size=len(scores))
+        drawn = [scores[i] for i in chosen]
         means = [score[:, random.randint(score.shape[1], size=score.shape[1])].mean(1) for score in drawn]
-        regret = _regret(means, reference)
+        regret = _regret(means, [references[i] for i in chosen], count)
         mean.append(regret.mean(1))
         worst.append(regret.max(1))
     return np.array(mean), np.array(worst)

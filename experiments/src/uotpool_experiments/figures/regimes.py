@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -39,14 +40,17 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
 
 
 def of_part(rows: Sequence[Row], part: str) -> Regrets | None:
-    """Return the regrets of all poolings on the questions of a part that all were run on; None without any."""
+    """Return the regrets on the questions of a part that most poolings were run on; None without any.
+
+    They are those of the poolings that were run on all of these questions.
+    """
     known = set(names(part))
     found = samples([row for row in rows if row.spec.dataset in known], "score")
-    poolings = {pooling for pooling, _ in found}
-    of_all = {d for _, d in found if all((pooling, d) in found for pooling in poolings)}
-    if len(poolings) < 2 or not of_all:
+    run_on = Counter(dataset for _, dataset in found)
+    most = {dataset for dataset, poolings in run_on.items() if 2 * poolings > len({p for p, _ in found})}
+    if max(run_on.values(), default=0) < 2:
         return None
-    return regrets({(p, d): sample for (p, d), sample in found.items() if d in of_all})
+    return regrets({(p, d): sample for (p, d), sample in found.items() if d in most})
 
 
 def picture(parts: Sequence[tuple[str, Regrets]]) -> Figure:

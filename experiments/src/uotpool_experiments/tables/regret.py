@@ -46,13 +46,17 @@ def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
 
 
 def _notes(found: Regrets) -> list[str]:
-    runs = sorted(set(found.runs))
-    each = str(runs[0]) if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    best_of = f"{_range(found.best_of)} of the {len(REFERENCE)}"
     count = "1 data set" if len(found.datasets) == 1 else f"{len(found.datasets)} data sets"
     return [
-        f"{count}, {each} runs of a pooling on each: {', '.join(found.datasets)}",
-        f"regret: points behind the best mean of {found.best_of} of the {len(REFERENCE)} reference poolings",
+        f"{count}, {_range(found.runs)} runs of a pooling on each: {', '.join(found.datasets)}",
+        f"regret: points behind the best mean of {best_of} reference poolings",
         f"failed: {100 * FAILED:.0f} points or more under the best median of the data set",
         f"intervals: {100 * SHARE:.0f} %, from drawing data sets and runs again; wide for the worst regret",
         "intervals of failed runs: at least as wide as Wilson's for independent runs",
     ]
+
+
+def _range(numbers: list[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
