@@ -1,4 +1,4 @@
-// What a call about bags must be like before any of its pointers is followed.
+// What a call about bags must be like before it is solved. Of its arrays only ptr and rows are read.
 #pragma once
 
 #include <stddef.h>
@@ -10,5 +10,6 @@ struct Sizes {
     size_t item;
 };
 
-// Returns UOTPOOL_OK and fills in `sizes`, or says why the bags from `begin` to `end` cannot be solved.
+// Returns UOTPOOL_OK and fills in `sizes`, or says why the bags from `begin` to `end` cannot be solved; `sizes` then
+// means nothing.
 int refuse(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes);

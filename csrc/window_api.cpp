@@ -25,7 +25,7 @@ int64_t most_positions(const uotpool_window_call &c) {
     return product(smaller(c.kernel_h, c.H), smaller(c.kernel_w, c.W));
 }
 
-int check(const uotpool_window_call &c, int backward, int64_t begin, int64_t end) {
+int refuse(const uotpool_window_call &c, int backward, int64_t begin, int64_t end) {
     if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.channels_last != 0 && c.channels_last != 1)
@@ -112,7 +112,7 @@ int run(const uotpool_window_call *call, int backward, int64_t begin, int64_t en
     if (!call)
         return UOTPOOL_NULL_POINTER;
     const uotpool_window_call &c = *call;
-    const int bad = check(c, backward, begin, end);
+    const int bad = refuse(c, backward, begin, end);
     if (bad)
         return bad;
     if (begin > 0 && backward && (c.dweights || c.dscale) && !carry)

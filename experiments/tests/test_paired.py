@@ -117,6 +117,9 @@ def test_the_table():
     assert "▲" in formats.with_mark(lines["digits-a"].cells[1])
     assert "▼" in formats.with_mark(lines["digits-c"].cells[1])
     assert "of the 4 would by chance" in text
+    assert "All data sets: max on 1 of the 3" in text
+    alone = paired_table(rows(), "uotp", ["mean"], "fair", "score")
+    assert not any(note.startswith("all data sets") for note in alone.notes)
 
 
 def test_the_first_pooling_is_compared_with_those_named_in_their_order():

@@ -76,6 +76,12 @@ def test_a_reference_pooling_counts_for_the_best_where_it_was_run():
     np.testing.assert_allclose(found.regret, [[5, 10], [40, 0], [15, 30]], atol=1e-9)
     assert found.failed.tolist() == [[0, 0], [2, 0], [1, 2]]  # 0.8 is a failure where the best median is 1
     assert found.mean[2].low > regrets(SCORES).mean[2].low  # the draws know the better reference too
+    # Runs that are not shared by all neither count nor take any away.
+    other_seed = Sample({(7, 0): 1.0})
+    for partial in ("gem", "uotp-single"):
+        same = regrets(SCORES | {(partial, "a"): other_seed})
+        assert (same.runs, same.best_of) == ([2, 2], [2, 2])
+        np.testing.assert_array_equal(same.regret, regrets(SCORES).regret)
 
 
 def test_intervals_of_failed_runs():
@@ -135,16 +141,17 @@ def test_the_picture_shows_the_parts_that_have_runs():
     assert any(line.startswith("uotp: ") for line in words)
 
 
-def test_the_picture_has_the_questions_that_most_poolings_were_run_on():
+def test_the_picture_has_the_questions_that_the_default_mean_and_max_were_run_on():
+    """Runs of others on some questions neither add a question nor take one away."""
     every = names("development")[:4]
-    few = [row for row in rows(poolings=("gem",)) if row.spec.dataset in every[:3]]
+    few = [row for row in rows(poolings=("gem", "lse", "add", "gnp")) if row.spec.dataset in every[:3]]
     found = figure.of_part([*rows(), *few], "development")
     assert sorted(found.datasets) == sorted(every)
     assert set(found.poolings) == {"mean", "max", "uotp"}
-    alone = [row for row in rows() if row.spec.dataset != every[3] or row.spec.pooling == "uotp"]
-    found = figure.of_part(alone, "development")
-    assert sorted(found.datasets) == sorted(every[:3])
-    assert figure.of_part(few, "development") is None  # one pooling has no regret
+    assert found.best_of == [6 if dataset in every[:3] else 2 for dataset in found.datasets]
+    without = [row for row in rows() if row.spec.dataset != every[3] or row.spec.pooling != "max"]
+    assert sorted(figure.of_part(without, "development").datasets) == sorted(every[:3])
+    assert figure.of_part(few, "development") is None
 
 
 def parsed(*words):

@@ -77,22 +77,29 @@ class Regrets:
 def regrets(found: Samples, seed: int = 0) -> Regrets:
     """Compute the regrets of all poolings that have runs on all data sets.
 
-    A reference pooling that was run on some data sets only counts there for the best, and has no regret itself.
+    All are compared on the runs that they share. A reference pooling that was not run on all data sets has no
+    regret, but counts for the best of each data set on which it has these runs.
 
     Args:
         found: scores of runs by (pooling, data set), 1 at best.
         seed: of the bootstrap.
     """
-    shared = on_common_runs(found)
+    named = list(dict.fromkeys(dataset for _, dataset in found))
+    poolings = [p for p in dict.fromkeys(p for p, _ in found) if all((p, d) in found for d in named)]
+    shared = on_common_runs({key: sample for key, sample in found.items() if key[0] in poolings})
     datasets = list(dict.fromkeys(dataset for _, dataset in shared))
-    poolings = [p for p in dict.fromkeys(p for p, _ in shared) if all((p, d) in shared for d in datasets)]
     scores, references = [], []  # of the poolings, and of the other reference poolings of each data set
     for dataset in datasets:
-        others = [p for p, d in shared if d == dataset and p in REFERENCE and p not in poolings]
+        runs = list(shared[poolings[0], dataset].values)
+        others = [
+            p
+            for p, d in found
+            if d == dataset and p in REFERENCE and p not in poolings and set(runs) <= set(found[p, d].values)
+        ]
         names = [*poolings, *others]
-        scores.append(np.array([list(shared[p, dataset].values.values()) for p in names]))
+        scores.append(np.array([[found[p, dataset].values[run] for run in runs] for p in names]))
         references.append([i for i, p in enumerate(names) if p in REFERENCE])
-    if not poolings or not all(references):
+    if not datasets or not all(references):
         raise ValueError(
             "pooling: expected at least one with runs on all data sets, and on each data set one of the "
             f"reference list, got {sorted({p for p, _ in found})}"

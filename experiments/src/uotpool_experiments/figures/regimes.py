@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -22,6 +21,7 @@ from uotpool_experiments.tasks.regimes.problems import PARTS, names
 
 MOST_SHOWN = 20.0  # points of regret from which on the heat map has one colour
 LEAST = 0.1  # the least regret that the picture with logarithmic axes shows
+ANCHORS = ("uotp", "mean", "max")  # the poolings whose runs decide which questions are shown
 TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 # Places of a name beside its point, in points of the page, and how the name is aligned there.
 PLACES = (
@@ -40,17 +40,14 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
 
 
 def of_part(rows: Sequence[Row], part: str) -> Regrets | None:
-    """Return the regrets on the questions of a part that most poolings were run on; None without any.
+    """Return the regrets of the poolings that were run on all questions of a part that ANCHORS were run on.
 
-    They are those of the poolings that were run on all of these questions.
+    None if there is no such question.
     """
     known = set(names(part))
     found = samples([row for row in rows if row.spec.dataset in known], "score")
-    run_on = Counter(dataset for _, dataset in found)
-    most = {dataset for dataset, poolings in run_on.items() if 2 * poolings > len({p for p, _ in found})}
-    if max(run_on.values(), default=0) < 2:
-        return None
-    return regrets({(p, d): sample for (p, d), sample in found.items() if d in most})
+    asked = {d for _, d in found if all((pooling, d) in found for pooling in ANCHORS)}
+    return regrets({(p, d): sample for (p, d), sample in found.items() if d in asked}) if asked else None
 
 
 def picture(parts: Sequence[tuple[str, Regrets]]) -> Figure:

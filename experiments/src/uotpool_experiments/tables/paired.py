@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from uotpool_experiments.analysis.metrics import is_per_cent, sign
 from uotpool_experiments.analysis.paired import POWER, Ahead, Paired, paired
@@ -69,10 +69,19 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
         "(if these are several); none for a single run; a pair is compared on the seeds that both have",
         "p-values belong to the intervals above them, which are of one comparison each, and are corrected for "
         f"all {len(corrected)} of their line",
+        *_different_counts(against),
         f"smallest difference shown: its interval would leave out 0 in {100 * POWER:.0f} % of such studies; on "
         "one data set, the median of them",
     ]
     return table
+
+
+def _different_counts(against: Mapping[str, Paired]) -> list[str]:
+    """Say which poolings have fewer data sets behind their line of all, if not all have the same number."""
+    counts = {other: len(one.each) for other, one in against.items()}
+    most = max(counts.values())
+    fewer = [f"{other} on {count}" for other, count in counts.items() if count < most]
+    return [f"all data sets: {', '.join(fewer)} of the {most}"] if fewer else []
 
 
 def _lead(ahead: Ahead | None) -> Cell:
