@@ -331,6 +331,16 @@ def test_the_estimate_takes_the_runs_most_like_each(store):
     assert make_plan([mil_spec(pooling="gem", fold=4)], store).core_seconds == 60.0  # of CPU, where known
 
 
+def test_the_estimate_knows_what_a_pooling_costs_elsewhere(store):
+    """A pooling that costs three times the median on one data set is taken to do so on another."""
+    for pooling, seconds in (("mean", 2.0), ("max", 2.0), ("gem", 6.0)):
+        store.save(mil_spec(dataset="musk1", pooling=pooling), "code", Result({}, seconds=seconds), FACTS)
+    for pooling in ("mean", "max"):
+        store.save(mil_spec(dataset="musk2", pooling=pooling), "code", Result({}, seconds=10.0), FACTS)
+    plan = make_plan([mil_spec(dataset="musk2", pooling=pooling) for pooling in ("gem", "add")], store)
+    assert plan.core_seconds == 3 * 10.0 + 10.0
+
+
 def test_runs_of_a_task_that_is_no_longer_known_are_passed_over(store):
     """Such runs can be in a store or a CSV file of earlier code."""
     store.save(replace(mil_spec(), task="gone"), "code", Result({}, seconds=7.0), FACTS)

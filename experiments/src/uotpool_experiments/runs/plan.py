@@ -16,6 +16,8 @@ from uotpool_experiments.tasks import TASKS, load
 from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import RunSpec
 
+LIKE = ("task", "dataset", "protocol", "pooling")  # what the runs have in common that are most like each other
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -73,25 +75,33 @@ def unfinished(specs: Sequence[RunSpec], store: Store) -> list[RunSpec]:
 
 
 def _estimate(todo: Sequence[RunSpec], known: Iterable[Row]) -> float | None:
-    """Estimate the core-seconds of the runs from those most like each: same pooling, else data set, else task.
+    """Estimate the core-seconds of the runs from the median of those most like each; None without any.
 
-    We take the median of their seconds per epoch (`Task.epochs`), and CPU time where it is known.
+    These have the same pooling on the same data set, else the same data set, else the same task. If the
+    pooling was run on other data sets only, its cost there, as a multiple of the median of each, is counted
+    in. We compare seconds per epoch (`Task.epochs`), and CPU time where it is known.
     """
     seen: dict[tuple[str, ...], list[float]] = defaultdict(list)
     tasks = {spec.task for spec in todo}
     for row in (row for row in known if row.spec.task in tasks):
         for like in _likes(row.spec):
             seen[like].append((row.cpu_seconds or row.seconds or 0.0) / load(row.spec.task).epochs(row.spec))
+    medians = {like: statistics.median(found) for like, found in seen.items()}
+    multiples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for like, median in medians.items():
+        if len(like) == len(LIKE) and medians[like[:-1]] > 0:
+            multiples[like[0], like[-1]].append(median / medians[like[:-1]])
     total = 0.0
     for spec in todo:
-        found = next((seen[like] for like in _likes(spec) if like in seen), None)
+        found = next((like for like in _likes(spec) if like in medians), None)
         if found is None:
             return None
-        total += statistics.median(found) * load(spec.task).epochs(spec)
+        others = multiples.get((spec.task, spec.pooling), []) if len(found) < len(LIKE) else []
+        total += medians[found] * (statistics.median(others) if others else 1.0) * load(spec.task).epochs(spec)
     return total
 
 
 def _likes(spec: RunSpec) -> list[tuple[str, ...]]:
     """Return keys that like runs have in common, from most to least alike."""
-    same = (spec.task, spec.dataset, spec.protocol, spec.pooling)
-    return [same, same[:3], same[:1]]
+    same = tuple(getattr(spec, name) for name in LIKE)
+    return [same, same[:-1], same[:1]]
