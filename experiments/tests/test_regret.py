@@ -120,6 +120,15 @@ def test_the_table_has_a_line_for_each_pooling():
     lines = text.splitlines()
     assert lines[0] == 'pooling,mean regret,worst regret,worst on,"failed runs, %"'
     assert {line.split(",")[0] for line in lines[1:]} == {"mean", "max", "uotp"}
+    some = formats.render(regret_table(rows(), "fair", "score", ["mean", "uotp", "gem"]), "csv").splitlines()
+    assert sorted(some[1:]) == sorted(
+        line for line in lines[1:] if not line.startswith("max")
+    )  # the same regrets
+    assert "gem was not run on all of them" in regret_table(rows(), "fair", "score", ["mean", "gem"]).notes
+    with pytest.raises(
+        ValueError, match=r"pooling: expected one with runs on all of the data sets, got \['gem'\]"
+    ):
+        regret_table(rows(), "fair", "score", ["gem"])
     note = formats.render(regret_table(rows(), "fair", "score"), "markdown")
     assert f"of 2 of the {len(REFERENCE)} reference poolings" in note
 

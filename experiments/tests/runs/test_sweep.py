@@ -25,6 +25,7 @@ from uotpool_experiments.runs import progress, scheduler, sweep, worker
 from uotpool_experiments.runs.executors import Failed, Finished, Started
 from uotpool_experiments.runs.plan import Plan, make_plan
 from uotpool_experiments.runs.progress import Display
+from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.runs.store import Store, StoreWriteError
 from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.mil import training
@@ -329,6 +330,13 @@ def test_the_estimate_takes_the_runs_most_like_each(store):
     assert make_plan([mil_spec(pooling="add")], store).core_seconds == 16.0  # of all on digits, fair
     store.save(mil_spec(pooling="gem"), code, Result({}, seconds=100.0), FACTS, 60.0)
     assert make_plan([mil_spec(pooling="gem", fold=4)], store).core_seconds == 60.0  # of CPU, where known
+
+
+def test_a_plan_says_which_runs_are_stored_by_other_code(store):
+    rows = [Row(mil_spec(fold=fold), "other", "done", 1, None, 2.0, 2.0, 1, {}, {}) for fold in (0, 1)]
+    plan = make_plan([mil_spec(fold=fold) for fold in (0, 1, 2)], store, stored=rows)
+    assert (len(plan.todo), plan.of_other_code) == (3, 2)
+    assert str(plan).endswith("; 2 of them are stored, but by other code (see uotpool same-code --help)")
 
 
 def test_the_estimate_knows_what_a_pooling_costs_elsewhere(store):

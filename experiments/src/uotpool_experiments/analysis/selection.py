@@ -51,15 +51,23 @@ class Source:
             datasets: the data sets of the runs; none for all.
         """
         rows, notes = self.select_all(task, settings)
+        missing: list[str] = []
         if datasets:
             rows = [row for row in rows if row.spec.dataset in datasets]
+            there = {row.spec.dataset for row in rows}
+            missing = [f"no runs on {name}" for name in datasets if name not in there]
         if not rows:
-            there = sorted({row.spec.settings for row in self.rows if row.spec.task == task})
+            settings_there = sorted({row.spec.settings for row in self.rows if row.spec.task == task})
             if not self.takes_earlier_code:
                 notes = [f"{note} (--stored takes them too)" for note in notes]
-            message = [f"store: no such run in {self.store}", *notes, f"settings there: {there}"]
+            message = [
+                f"store: no such run in {self.store}",
+                *missing,
+                *notes,
+                f"settings there: {settings_there}",
+            ]
             raise NoSuchRunError("; ".join(message))
-        return rows, notes
+        return rows, notes + missing
 
     def select_all(self, task: str, settings: str | None = None) -> tuple[list[Row], list[str]]:
         """Do the same as `select` on all data sets, but return no runs where there are none."""

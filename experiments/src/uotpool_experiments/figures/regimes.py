@@ -66,7 +66,7 @@ def picture(parts: Sequence[tuple[str, Regrets]]) -> Figure:
         heat_map(left, found)
         left.set_title(f"{part}: points behind the best pooling of each question", fontsize=10)
         worst_against_mean(right, found)
-        right.set_title(f"{part}: near the origin is safe", fontsize=10)
+        right.set_title(f"{part}: the lower left is safe", fontsize=10)
     return figure
 
 

@@ -26,13 +26,19 @@ class Plan:
     todo: list[RunSpec]
     done: int
     core_seconds: float | None  # an estimate for `todo` from like runs; None where there are none
+    of_other_code: int = 0  # how many of `todo` are stored as runs of other code
 
     def __str__(self) -> str:
         counts = f"{len(self.todo)} runs to do, {self.done} done before; core-hours"
         if self.core_seconds is None:
             return f"{counts}: no estimate, as no finished run of the task is known yet"
         hours = f"{self.core_seconds / 3600:.2f}" if self.core_seconds >= 36 else "under 0.01"
-        return f"{counts}, estimated: {hours}"
+        return f"{counts}, estimated: {hours}{self._on_other_code()}"
+
+    def _on_other_code(self) -> str:
+        if not self.of_other_code:
+            return ""
+        return f"; {self.of_other_code} of them are stored, but by other code (see uotpool same-code --help)"
 
 
 def make_plan(
@@ -56,7 +62,8 @@ def make_plan(
     done = {row.spec for row in stored if is_present(row, same)}
     todo = [spec for spec in unfinished(specs, store) if spec not in done]
     seconds = _estimate(todo, [*store.rows(), *stored, *like]) if todo else 0.0
-    return Plan(todo, len(set(specs)) - len(todo), seconds)
+    of_other_code = len(set(todo) & {row.spec for row in stored})
+    return Plan(todo, len(set(specs)) - len(todo), seconds, of_other_code)
 
 
 def is_present(row: Row, same: SameCode) -> bool:

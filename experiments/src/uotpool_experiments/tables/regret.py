@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from uotpool_experiments.analysis.regret import FAILED, REFERENCE, SHARE, Regrets, regrets
 from uotpool_experiments.runs.rows import Row
@@ -13,17 +13,20 @@ from uotpool_experiments.tables.table import Column, Line, Table, Text, WithInte
 
 
 class Regret(Kind):
-    """`uotpool table TASK --kind regret`."""
+    """`uotpool table TASK --kind regret`. Of all poolings, those that the spec names are shown."""
+
+    def choose(self, spec: TableSpec, rows: list[Row]) -> list[Row]:
+        return rows  # the best of a data set is the best of all that were run there
 
     def table(self, spec: TableSpec, rows: list[Row]) -> Table:
-        return regret_table(rows, spec.protocol, spec.metric)
+        return regret_table(rows, spec.protocol, spec.metric, spec.pooling_names())
 
 
 KIND = Regret()
 
 
-def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
-    """Show the mean and the worst regret of each pooling, and its failed runs."""
+def regret_table(rows: Sequence[Row], protocol: str, metric: str, shown: Collection[str] = ()) -> Table:
+    """Show the mean and the worst regret of each pooling, or of those of `shown`, and its failed runs."""
     found = regrets(samples_of(rows, protocol, metric))
     headings = ("mean regret", "worst regret", "worst on", "failed runs, %")
     table = Table(
@@ -31,6 +34,8 @@ def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
         [Column.label(pooling_heading(protocol)), *map(Column, headings)],
     )
     for place, pooling in enumerate(found.poolings):
+        if shown and pooling not in shown:
+            continue
         mean, worst, failed = found.mean[place], found.worst[place], found.share_failed(place)
         cells = (
             WithInterval(mean.value, mean.low, mean.high),
@@ -39,9 +44,12 @@ def regret_table(rows: Sequence[Row], protocol: str, metric: str) -> Table:
             WithInterval(100 * failed.value, 100 * failed.low, 100 * failed.high),
         )
         table.lines.append(Line.of(pooling, *cells))
+    if not table.lines:
+        raise ValueError(f"pooling: expected one with runs on all of the data sets, got {list(shown)}")
     for column in (1, 2, 4):
         table.mark_best(column, range(len(table.lines)), -1)
     table.notes += _notes(found)
+    table.notes += [f"{name} was not run on all of them" for name in shown if name not in found.poolings]
     return table
 
 
