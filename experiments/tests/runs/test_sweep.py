@@ -545,6 +545,11 @@ def test_tables_of_protocol_metric_and_data_set(filled, capsys):
     code, _, err = call(capsys, *TABLE, "--dataset", "musk1", "--store", filled)
     assert code == 2
     assert "no such run" in err
+    assert "; no runs on musk1" in err
+    code, out, _ = call(capsys, *TABLE, "--dataset", "digits,musk1", "--store", filled)
+    assert code == 0
+    assert "no runs on musk1" in out
+    assert "no runs on digits" not in out
 
 
 def test_a_setting_at_its_default_is_none(filled, capsys):
