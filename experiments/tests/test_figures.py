@@ -128,6 +128,16 @@ def test_a_forest_of_known_differences():
     assert [label.get_text() for label in axes[0].get_yticklabels()] == ["a", "b", forest.EVERY]
 
 
+def test_the_best_other_is_chosen_on_other_runs():
+    lucky = {(0, 0): 0.9, (1, 0): 0.5, (2, 0): 0.5}  # best on average, through its first run
+    steady = {(0, 0): 0.6, (1, 0): 0.6, (2, 0): 0.6, (3, 0): 0.6}
+    once = {(3, 0): 1.0}  # no other run says that it is good
+    found = {("max", "a"): Sample(lucky), ("mean", "a"): Sample(steady), ("add", "a"): Sample(once)}
+    assert best_others(found)[BEST, "a"] == Sample({(0, 0): 0.6, (1, 0): 0.5, (2, 0): 0.5, (3, 0): 0.6})
+    folds = {key: Sample({(0, s): v for (s, _), v in one.values.items()}) for key, one in found.items()}
+    assert best_others(folds)[BEST, "a"] == Sample({(0, 0): 0.6, (0, 1): 0.5, (0, 2): 0.5, (0, 3): 0.6})
+
+
 def test_share_of_entries():
     uniform = torch.full((4, 5), 1 / 20)
     assert share_that_holds(uniform, 0.9) == pytest.approx(0.9, abs=0.051)

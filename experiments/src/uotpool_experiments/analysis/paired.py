@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from uotpool_experiments.analysis.regret import SHARE, Array, Interval
-from uotpool_experiments.analysis.samples import Samples, common
+from uotpool_experiments.analysis.samples import Sample, Samples, common
 from uotpool_experiments.tasks.protocols import FOLDS
 
 BEST = "the best other"  # stands for a pooling that is another one on each data set
@@ -76,12 +76,31 @@ def paired(found: Samples, first: str, other: str) -> Paired:
 
 
 def best_others(found: Samples) -> Samples:
-    """Return for each data set the runs of the best pooling that is not one of ours, under the name `BEST`."""
+    """Return for each data set runs of the best pooling that is not one of ours, under the name `BEST`.
+
+    The best on a run would be chosen by luck too, and its lead be too large. So each run has the pooling that
+    is best on the other seeds (on the other folds, if there is one seed). A data set with a single run leaves
+    no other choice than that run itself.
+    """
     best: Samples = {}
-    for (pooling, dataset), sample in found.items():
-        before = best.get((BEST, dataset))
-        if not pooling.startswith("uotp") and (before is None or sample.mean > before.mean):
-            best[BEST, dataset] = sample
+    for dataset in dict.fromkeys(d for _, d in found):
+        others = [s for (pooling, d), s in found.items() if d == dataset and not pooling.startswith("uotp")]
+        cases = sorted({case for sample in others for case in sample.values})
+        part = 0 if len({seed for seed, _ in cases}) > 1 else 1  # of a case: its seed, or its fold
+        chosen = {}
+        for case in cases:
+            judged = [
+                (float(np.mean(elsewhere)), sample.values[case])
+                for sample in others
+                if case in sample.values
+                and (elsewhere := [v for other, v in sample.values.items() if other[part] != case[part]])
+            ]
+            if judged:
+                _, chosen[case] = max(judged, key=lambda pair: pair[0])
+            elif len(cases) == 1:
+                chosen[case] = max(sample.values[case] for sample in others)
+        if chosen:
+            best[BEST, dataset] = Sample(chosen)
     return best
 
 

@@ -108,7 +108,8 @@ def in_words(compared: Mapping[str, Mapping[str, Paired]]) -> list[str]:
                 f"{one.count(1)} won, {one.count(-1)} lost; {one.every.smallest:.1f} would have been shown"
             )
     words.append(
-        "the best other pooling was chosen on the same runs, so that its lead over ours is too large by chance"
+        "the best other pooling of a run is chosen on the other seeds, or folds, of its data set; where there "
+        "is a single run, on that"
     )
     return words
 

@@ -81,7 +81,8 @@ def claims_table(manifests: Sequence[Manifest]) -> Table:
         f"{MARGIN:g} points on both sides, and {FAILS} if it is wholly outside; else the claim is {OPEN}",
         f"would have been shown: a difference of this size has an interval without 0 in {100 * POWER:.0f} % of "
         "such studies",
-        f"{BEST} pooling of each data set is chosen on the same runs, so that its lead is too large by chance",
+        f"{BEST} pooling is chosen for each run on the other seeds, or folds, of its data set, so that its "
+        "lead is not one of chance; where there is a single run, on that",
     ]
     return table
 
