@@ -18,6 +18,7 @@ from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.datasets import status
 from uotpool_experiments.figures import (
     best_modules,
+    epochs,
     forest,
     from_runs,
     measured,
@@ -64,6 +65,7 @@ def needs(*datasets: str) -> None:
         ("best-modules", []),
         ("ranks", []),
         ("forest", []),
+        ("epochs", []),
         ("dynamics", ["MUTAG"]),
         ("rationality", ["MUTAG", "IMDB-BINARY"]),
         ("image-plans", []),
@@ -126,6 +128,48 @@ def test_a_forest_of_known_differences():
     )
     axes = forest.picture(compared).axes
     assert [label.get_text() for label in axes[0].get_yticklabels()] == ["a", "b", forest.EVERY]
+
+
+def test_curves_end_where_validation_chooses():
+    def lines(pooling, seed, *accuracies):
+        return [
+            {
+                "dataset": "a",
+                "pooling": pooling,
+                "seed": f"{seed}",
+                "epoch": f"{epoch}",
+                "test_accuracy": f"{test}",
+                "validation_accuracy": f"{validation}",
+            }
+            for epoch, (test, validation) in enumerate(accuracies, 1)
+        ]
+
+    rising = [(0.5 + epoch / 1000, 0.5 + epoch / 1000) for epoch in range(60)]
+    noisy = [(0.9, 0.1), (0.6, 0.8), (0.7, 0.8), (1.0, 0.0)]  # the first epoch of the best validation counts
+    found = epochs.curves(lines("mean", 0, *noisy)[::-1] + lines("mean", 1, *noisy) + lines("max", 0, *rising))
+    assert [curve.chosen(4) for curve in found["a"]["mean"]] == [2, 2]
+    assert found["a"]["max"][0].smooth()[[0, 30]] == pytest.approx([50.2, 53.0])
+    assert epochs.in_words(found) == [
+        "a, max, 1 seed: 54.9 % after 50 epochs, 55.9 after 60",
+        "a, mean, 2 seeds: 60.0 % after 50 epochs, 60.0 after 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, r"expected .*epochs.csv, got no such file: run it in the root of the project, or set UOTPOOL_"),
+        ("dataset,pooling,seed,epoch,test_accuracy\n", "got none of validation_accuracy$"),
+        (f"{','.join(epochs.COLUMNS)}\n", "got no line$"),
+    ],
+)
+def test_files_without_curves(text, said, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    if text is not None:
+        (tmp_path / "graph").mkdir()
+        (tmp_path / epochs.FILE).write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        epochs.read()
 
 
 def test_the_best_other_is_chosen_on_other_runs():

@@ -37,6 +37,7 @@ FIGURES = {
     "modules": Entry("modules", "Figure 5: accuracy against K, from the committed runs"),
     "priors": Entry("priors", "Table 6: accuracy with fixed and learned priors, from the committed runs"),
     "best-modules": Entry("best_modules", "Table 7: the best K of each solver, from the committed runs"),
+    "epochs": Entry("epochs", "accuracy against epochs of the longest runs: would 50 have been enough?"),
     "dynamics": Entry("dynamics", "Figure 3c: plans on MUTAG as training goes on"),
     "rationality": Entry("rationality", "Figure 4: plans of trained models on graphs of MUTAG and IMDB-BINARY"),
     "bag-plans": Entry("bag_plans", "what the plans of trained UOT poolings look at in a bag of digits"),
