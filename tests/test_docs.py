@@ -151,7 +151,7 @@ def test_the_differences_in_the_readme_are_those_of_the_forest(monkeypatch):
     from uotpool_experiments.tables import manifest
 
     monkeypatch.chdir(ROOT)
-    found = {key: sample for m in manifest.committed() for key, sample in m.ranked_samples().items()}
+    found = {key: sample for m in manifest.committed() for key, sample in m.compared_samples().items()}
     published, mean, best = forest.comparisons(found).values()
     (said,) = re.findall(
         r"exact layers are (\S+) to (\S+) points ahead of mean pooling and (\S+) to (\S+) ahead of the "

@@ -61,7 +61,7 @@ def test_findings_of_known_runs(tmp_path):
         )
     ]
     source = Source(tmp_path / "runs.csv", rows)
-    found = list(findings([Manifest("graph", source, "", ranked=TableSpec("graph", protocol="paper"))]))
+    found = list(findings([Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper"))]))
     by = {(one.claim, one.compared): one for one in found}
     best = by[claims.BEST_ON_SOCIAL, "uotp-badmm-q-paper less the best other"]
     assert best.datasets == ("IMDB-BINARY",)

@@ -202,6 +202,7 @@ def test_tables_are_written(tmp_path, store, capsys):
         ("ranking = 5", "ranking: expected a table of keys, .* got 5"),
         ("ranking = {protocol = 'mine'}", "ranking: protocol: expected one of .* got 'mine'"),
         ("ranking = {metric = 'loss'}", "ranking: .* the metric accuracy, got results and loss"),
+        ("compared = {metric = 'loss'}", "compared: .* the metric accuracy, got results and loss"),
         ("table = 5", r"expected every table as \[\[table\]\], got 5"),
         ("table = 'x'", r"expected every table as \[\[table\]\], got 'x'"),
         ("[[table]]\nname = 'x'\nabout = 'y'\ncolour = 1", r"table x: expected keys .* got \['colour'\]"),
@@ -217,6 +218,20 @@ def test_wrong_list_of_tables(text, message, tmp_path, store):
     (folder / "tables.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
         manifest.read(folder)
+
+
+def test_runs_to_compare_are_those_that_are_ranked_or_others(tmp_path, store):
+    folder = tmp_path / "mil"
+    folder.mkdir()
+    shutil.copy(store, folder / "runs.csv")
+    ranking = "ranking = {dataset = 'musk1'}\n"
+    (folder / "tables.toml").write_text(ranking)
+    ranked = manifest.read(folder)
+    assert ranked.compared_samples() == ranked.ranked_samples()
+    (folder / "tables.toml").write_text(f"{ranking}compared = {{dataset = 'musk1', pooling = 'mean'}}\n")
+    compared = manifest.read(folder)
+    assert compared.ranked_samples() == ranked.ranked_samples()
+    assert list(compared.compared_samples()) == [("mean", "musk1")]
 
 
 def test_a_table_that_cannot_be_made_says_why(tmp_path, store):

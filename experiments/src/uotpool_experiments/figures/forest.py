@@ -27,7 +27,7 @@ PANELS = {
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
     """Draws the committed runs; neither `seed` nor `quick` changes what was run."""
-    found = {key: sample for m in manifest.committed() for key, sample in m.ranked_samples().items()}
+    found = {key: sample for m in manifest.committed() for key, sample in m.compared_samples().items()}
     compared = comparisons(found)
     if not compared:
         raise ValueError("runs: expected those of an exact layer and of another pooling, got none")

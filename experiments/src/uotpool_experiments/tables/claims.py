@@ -90,8 +90,8 @@ def claims_table(manifests: Sequence[Manifest]) -> Table:
 def findings(manifests: Sequence[Manifest]) -> Iterator[Finding]:
     """Compare what each claim is about, in the paper's order."""
     by_task = {found.task: found for found in manifests}
-    ranked = {task: found.ranked_samples() for task, found in by_task.items()}
-    graphs, bags = ranked.get("graph", {}), ranked.get("mil", {})
+    compared = {task: found.compared_samples() for task, found in by_task.items()}
+    graphs, bags = compared.get("graph", {}), compared.get("mil", {})
     social = {(p, d): sample for (p, d), sample in graphs.items() if d in SOCIAL}
     for solver in ("badmm-e", "badmm-q"):
         yield _finding(BEST_ON_SOCIAL, social, f"uotp-{solver}-paper", BEST)
@@ -100,7 +100,7 @@ def findings(manifests: Sequence[Manifest]) -> Iterator[Finding]:
     for solver in SOLVERS:
         yield _finding(CONSISTENT, graphs | bags, f"uotp-{solver}-paper", BEST, of_no_difference=True)
     layers = [f"uotp-{solver}{suffix}" for suffix in ("-paper", "") for solver in SOLVERS]
-    rows = [row for found in manifests if found.ranked for row in _with_any_settings(found)]
+    rows = [row for found in manifests if found.compared for row in _with_any_settings(found)]
     for layer in layers:
         yield _most_and_fewest_modules(layer, _by_setting(rows, layer, "pool.K"))
     for layer in layers:
@@ -127,10 +127,10 @@ def _most_and_fewest_modules(layer: str, found: Samples) -> Finding:
 
 
 def _with_any_settings(found: Manifest) -> list[Row]:
-    """Return the runs under the protocol that the task ranks."""
-    assert found.ranked is not None
+    """Return the runs under the protocol of those that are compared."""
+    assert found.compared is not None
     rows, _ = found.source.select_all(found.task)
-    return [row for row in rows if row.spec.protocol == found.ranked.protocol]
+    return [row for row in rows if row.spec.protocol == found.compared.protocol]
 
 
 def _by_setting(rows: Sequence[Row], pooling: str, *names: str) -> Samples:

@@ -21,7 +21,7 @@ from uotpool_experiments.tasks import TASKS, load
 
 FILE, RUNS = "tables.toml", "runs.csv"
 FOLDER = "UOTPOOL_RESULTS"  # the environment variable for the folder with TASK/runs.csv; default: ./results
-KEYS = {"title", "about", "ranking", "table"}
+KEYS = {"title", "about", "ranking", "compared", "table"}
 TABLE_KEYS = {"name", "about", "shown"}  # and those of a TableSpec
 
 
@@ -44,6 +44,7 @@ class Manifest:
     title: str
     about: str = ""
     ranked: TableSpec | None = None  # the runs whose accuracy is ranked
+    compared: TableSpec | None = None  # those that are compared in pairs; may have data sets with few poolings
     entries: list[Entry] = field(default_factory=list)
 
     def table(self, entry: Entry) -> Table:
@@ -63,6 +64,10 @@ class Manifest:
     def ranked_samples(self) -> Samples:
         """Return the accuracies of the ranked runs; none if there are no such runs."""
         return {} if self.ranked is None else samples_shown(self.ranked, self.source)
+
+    def compared_samples(self) -> Samples:
+        """Return the accuracies of the runs that are compared in pairs; none if there are no such runs."""
+        return {} if self.compared is None else samples_shown(self.compared, self.source)
 
     def ranking(self) -> Ranking | None:
         return ranking(self.ranked_samples())
@@ -91,20 +96,24 @@ def _manifest(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(tables, list):
         raise ValueError(f"expected every table as [[table]], got {tables!r}")
     texts = {"title": load(task).title, "about": "", **given}
+    ranked = _accuracies(task, given, "ranking")
     return {
         "title": _text(texts, "title"),
         "about": _text(texts, "about"),
-        "ranked": _ranked(task, given["ranking"]) if "ranking" in given else None,
+        "ranked": ranked,
+        "compared": _accuracies(task, given, "compared") or ranked,
         "entries": [_entry(task, table) for table in tables],
     }
 
 
-def _ranked(task: str, keys: Any) -> TableSpec:
-    """Return the spec of the ranked runs. Ranks are by accuracy, over runs with the same settings."""
-    spec = _spec(task, "ranking", keys)
+def _accuracies(task: str, given: Mapping[str, Any], key: str) -> TableSpec | None:
+    """Return the spec of the runs that a key of the file selects, which are compared by their accuracy."""
+    if key not in given:
+        return None
+    spec = _spec(task, key, given[key])
     if (spec.kind, spec.metric) != ("results", "accuracy"):
         raise ValueError(
-            f"ranking: expected the kind results and the metric accuracy, got {spec.kind} and {spec.metric}"
+            f"{key}: expected the kind results and the metric accuracy, got {spec.kind} and {spec.metric}"
         )
     return spec
 
