@@ -76,6 +76,27 @@ def test_findings_of_known_runs(tmp_path):
     assert priors.verdict == HOLDS
 
 
+def test_social_networks_are_judged_one_by_one(tmp_path):
+    """Over both together neither would be seen."""
+    rows = [
+        row
+        for seed in range(4)
+        for row in (
+            run("uotp-badmm-q-paper", "IMDB-BINARY", 0.70 + seed / 1000, seed),
+            run("mean", "IMDB-BINARY", 0.80, seed),
+            run("uotp-badmm-q-paper", "REDDIT-BINARY", 0.90 + seed / 1000, seed),
+            run("mean", "REDDIT-BINARY", 0.80, seed),
+        )
+    ]
+    source = Source(tmp_path / "runs.csv", rows)
+    found = findings([Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper"))])
+    social = [one for one in found if one.claim == claims.BEST_ON_SOCIAL and "badmm-q" in one.compared]
+    assert [(one.datasets, one.verdict) for one in social] == [
+        (("IMDB-BINARY",), FAILS),
+        (("REDDIT-BINARY",), HOLDS),
+    ]
+
+
 def test_the_command_shows_the_committed_runs(monkeypatch, capsys):
     monkeypatch.setenv(FOLDER, str(RESULTS))
     with pytest.raises(SystemExit) as stopped:

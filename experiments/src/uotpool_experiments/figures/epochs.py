@@ -19,7 +19,8 @@ FILE = "graph/epochs.csv"
 COLUMNS = ("dataset", "pooling", "seed", "epoch", "test_accuracy", "validation_accuracy")
 EARLY = 50  # epochs: would so many have been enough?
 WINDOW = 9  # epochs whose median a line shows, as single ones jump
-OTHERS = ("#000000", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F", "#8C564B")
+DEFAULT = "#CC79A7"  # the colour of the default layer
+OTHERS = ("#000000", "#56B4E9", "#E69F00", "#7F7F7F", "#8C564B", "#117733")
 
 
 class Curve(NamedTuple):
@@ -88,20 +89,15 @@ def picture(found: Curves) -> Figure:
         len(found), 2, figsize=(10.5, 0.6 + 3.8 * len(found)), layout="constrained", squeeze=False, sharey="row"
     )
     for (left, right), (dataset, by_pooling) in zip(axes, found.items(), strict=True):
-        others = [pooling for pooling in by_pooling if pooling not in POOLINGS]
+        others = [pooling for pooling in by_pooling if not pooling.startswith("uotp")]
         colours = dict(zip(others, OTHERS * (1 + len(others) // len(OTHERS)), strict=False))
         for pooling in others:
             _draw(left, pooling, by_pooling[pooling], colours[pooling], "-")
         for pooling in by_pooling:
-            if pooling in POOLINGS:
-                solver, formulation = POOLINGS[pooling]
-                _draw(
-                    right,
-                    pooling,
-                    by_pooling[pooling],
-                    COLOURS[solver],
-                    "--" if formulation == "paper" else "-",
-                )
+            if pooling.startswith("uotp"):
+                solver, formulation = POOLINGS.get(pooling, ("", ""))
+                line = "--" if formulation == "paper" else "-"
+                _draw(right, pooling, by_pooling[pooling], COLOURS.get(solver, DEFAULT), line)
         if "mean" in by_pooling:
             _draw(right, "mean", by_pooling["mean"], colours["mean"], ":")
         for ax, title in ((left, "other poolings"), (right, "UOT poolings, and the mean")):
