@@ -113,7 +113,7 @@ def test_a_forest_of_known_differences():
         ("uotp-badmm-e-paper", "b"): sample(0.99),
     }
     best = best_others(found)
-    assert best == {(BEST, "a"): found["max", "a"], (BEST, "b"): found["mean", "b"]}
+    assert best == {(BEST, "a"): found["max", "a"]}
     compared = forest.comparisons(found)
     assert [list(by_solver) for by_solver in compared.values()] == [["sinkhorn"]] * 3
     published, mean, other = (by_solver["sinkhorn"] for by_solver in compared.values())
@@ -121,7 +121,7 @@ def test_a_forest_of_known_differences():
     assert published.each["a"].verdict == 1
     assert mean.each["b"].points.value == pytest.approx(5.0)
     assert mean.each["b"].verdict == 0  # one run says nothing of chance
-    assert {d: round(one.points.value, 6) for d, one in other.each.items()} == {"a": -9.5, "b": 5.0}
+    assert {d: round(one.points.value, 6) for d, one in other.each.items()} == {"a": -9.5}
     words = forest.in_words(compared)
     assert (
         "sinkhorn, exact less published: +10.5 points [+9.9, +11.1] over 1 data sets; 1 won, 0 lost" in words[1]
@@ -137,6 +137,7 @@ def test_curves_end_where_validation_chooses():
                 "dataset": "a",
                 "pooling": pooling,
                 "seed": f"{seed}",
+                "settings": "{}",
                 "epoch": f"{epoch}",
                 "test_accuracy": f"{test}",
                 "validation_accuracy": f"{validation}",
@@ -150,16 +151,18 @@ def test_curves_end_where_validation_chooses():
     assert [curve.chosen(4) for curve in found["a"]["mean"]] == [2, 2]
     assert found["a"]["max"][0].smooth()[[0, 30]] == pytest.approx([50.2, 53.0])
     assert epochs.in_words(found) == [
-        "a, max, 1 seed: 54.9 % after 50 epochs, 55.9 after 60",
-        "a, mean, 2 seeds: 60.0 % after 50 epochs, 60.0 after 4",
+        "a, max, 1 seed: 54.9 % after 50 epochs, 55.9 % after 60 epochs; mean of the last third 55.0 %",
+        "a, mean, 2 seeds: 60.0 % after 4 epochs; mean of the last third 100.0 %",
     ]
+    with pytest.raises(ValueError, match="settings: expected curves of runs without"):
+        epochs.curves([lines("mean", 0, *noisy)[0] | {"settings": "{1}"}])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (None, r"expected .*epochs.csv, got no such file: run it in the root of the project, or set UOTPOOL_"),
-        ("dataset,pooling,seed,epoch,test_accuracy\n", "got none of validation_accuracy$"),
+        ("dataset,pooling,seed,settings,epoch,test_accuracy\n", "got none of validation_accuracy$"),
         (f"{','.join(epochs.COLUMNS)}\n", "got no line$"),
     ],
 )
@@ -172,14 +175,19 @@ def test_files_without_curves(text, said, tmp_path, monkeypatch):
         epochs.read()
 
 
-def test_the_best_other_is_chosen_on_other_runs():
-    lucky = {(0, 0): 0.9, (1, 0): 0.5, (2, 0): 0.5}  # best on average, through its first run
-    steady = {(0, 0): 0.6, (1, 0): 0.6, (2, 0): 0.6, (3, 0): 0.6}
-    once = {(3, 0): 1.0}  # no other run says that it is good
-    found = {("max", "a"): Sample(lucky), ("mean", "a"): Sample(steady), ("add", "a"): Sample(once)}
-    assert best_others(found)[BEST, "a"] == Sample({(0, 0): 0.6, (1, 0): 0.5, (2, 0): 0.5, (3, 0): 0.6})
+def test_the_best_other_is_chosen_on_other_seeds():
+    lucky = {(0, 0): 0.9, (1, 0): 0.5, (2, 0): 0.5}  # best on average, through its first seed
+    steady = {(0, 0): 0.6, (1, 0): 0.6, (2, 0): 0.6, (3, 0): 0.6}  # the fourth seed is one that few have
+    short = {(0, 0): 1.0, (1, 0): 1.0}
+    found = {
+        (name, "a"): Sample(values)
+        for name, values in (("max", lucky), ("mean", steady), ("add", short), ("uotp", short))
+    }
+    assert best_others(found) == {(BEST, "a"): Sample({(0, 0): 0.6, (1, 0): 0.5, (2, 0): 0.5})}
     folds = {key: Sample({(0, s): v for (s, _), v in one.values.items()}) for key, one in found.items()}
-    assert best_others(folds)[BEST, "a"] == Sample({(0, 0): 0.6, (0, 1): 0.5, (0, 2): 0.5, (0, 3): 0.6})
+    assert best_others(folds) == {}  # one seed
+    folds["max", "a"].values[1, 0] = 1.0  # a second one, of a single pooling
+    assert best_others(folds) == {}
 
 
 def test_share_of_entries():

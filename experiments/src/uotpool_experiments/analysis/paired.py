@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from uotpool_experiments.analysis.regret import SHARE, Array, Interval
-from uotpool_experiments.analysis.samples import Sample, Samples, common
+from uotpool_experiments.analysis.samples import Case, Sample, Samples, common
 from uotpool_experiments.tasks.protocols import FOLDS
 
 BEST = "the best other"  # stands for a pooling that is another one on each data set
@@ -78,29 +79,25 @@ def paired(found: Samples, first: str, other: str) -> Paired:
 def best_others(found: Samples) -> Samples:
     """Return for each data set runs of the best pooling that is not one of ours, under the name `BEST`.
 
-    The best on a run would be chosen by luck too, and its lead be too large. So each run has the pooling that
-    is best on the other seeds (on the other folds, if there is one seed). A data set with a single run leaves
-    no other choice than that run itself.
+    The best on a run would be chosen by luck too, and its lead be too large. So each seed has the pooling that
+    is best on the other seeds, among those that have all seeds which at least half of the poolings have. A data
+    set with fewer than two such seeds cannot say which pooling is best, and is left out.
     """
     best: Samples = {}
     for dataset in dict.fromkeys(d for _, d in found):
         others = [s for (pooling, d), s in found.items() if d == dataset and not pooling.startswith("uotp")]
-        cases = sorted({case for sample in others for case in sample.values})
-        part = 0 if len({seed for seed, _ in cases}) > 1 else 1  # of a case: its seed, or its fold
-        chosen = {}
-        for case in cases:
-            judged = [
-                (float(np.mean(elsewhere)), sample.values[case])
-                for sample in others
-                if case in sample.values
-                and (elsewhere := [v for other, v in sample.values.items() if other[part] != case[part]])
-            ]
-            if judged:
-                _, chosen[case] = max(judged, key=lambda pair: pair[0])
-            elif len(cases) == 1:
-                chosen[case] = max(sample.values[case] for sample in others)
-        if chosen:
-            best[BEST, dataset] = Sample(chosen)
+        held = Counter(case for sample in others for case in sample.values)
+        cases = sorted(case for case, count in held.items() if 2 * count >= len(others))
+        seeds = {seed for seed, _ in cases}
+        if len(seeds) < 2:
+            continue
+        candidates = [sample for sample in others if set(cases) <= set(sample.values)]
+        chosen: dict[Case, float] = {}
+        for seed in seeds:
+            elsewhere = [case for case in cases if case[0] != seed]
+            winner = max(candidates, key=lambda sample: np.mean([sample.values[case] for case in elsewhere]))
+            chosen |= {case: winner.values[case] for case in cases if case[0] == seed}
+        best[BEST, dataset] = Sample(dict(sorted(chosen.items())))
     return best
 
 

@@ -16,7 +16,7 @@ from uotpool_experiments.figures.problems import COLOURS
 from uotpool_experiments.tables.manifest import FOLDER, results_folder
 
 FILE = "graph/epochs.csv"
-COLUMNS = ("dataset", "pooling", "seed", "epoch", "test_accuracy", "validation_accuracy")
+COLUMNS = ("dataset", "pooling", "seed", "settings", "epoch", "test_accuracy", "validation_accuracy")
 EARLY = 50  # epochs: would so many have been enough?
 WINDOW = 9  # epochs whose median a line shows, as single ones jump
 DEFAULT = "#CC79A7"  # the colour of the default layer
@@ -73,6 +73,8 @@ def curves(lines: Sequence[Mapping[str, str]]) -> Curves:
     """Put the lines of epochs together to curves."""
     points: dict[tuple[str, str, int], list[tuple[int, float, float]]] = {}
     for line in lines:
+        if line["settings"] != "{}":
+            raise ValueError(f"settings: expected curves of runs without settings, got {line['settings']}")
         accuracies = 100 * float(line["test_accuracy"]), 100 * float(line["validation_accuracy"])
         key = line["dataset"], line["pooling"], int(line["seed"])
         points.setdefault(key, []).append((int(line["epoch"]), *accuracies))
@@ -102,7 +104,10 @@ def picture(found: Curves) -> Figure:
             _draw(right, "mean", by_pooling["mean"], colours["mean"], ":")
         for ax, title in ((left, "other poolings"), (right, "UOT poolings, and the mean")):
             ax.set_title(f"{dataset}, {title}", fontsize=10)
-            ax.set_xlabel(f"epoch; lines: median of {WINDOW} epochs; dots: as validation chooses", fontsize=9)
+            ax.set_xlabel(
+                f"epoch; lines: median of {WINDOW} epochs; dots: chosen by validation, of {EARLY} and of all",
+                fontsize=9,
+            )
             ax.grid(alpha=0.3)
             ax.spines[["top", "right"]].set_visible(False)
             ax.axvline(EARLY, color="0.6", linewidth=0.8, zorder=0)
@@ -125,11 +130,12 @@ def in_words(found: Curves) -> list[str]:
     words = []
     for dataset, by_pooling in found.items():
         for pooling, by_seed in by_pooling.items():
-            early = np.mean([curve.accuracy(EARLY) for curve in by_seed])
-            late = np.mean([curve.accuracy(len(curve.test)) for curve in by_seed])
-            length = max(len(curve.test) for curve in by_seed)
-            seeds = f"{len(by_seed)} seed{'s' * (len(by_seed) > 1)}"
-            words.append(
-                f"{dataset}, {pooling}, {seeds}: {early:.1f} % after {EARLY} epochs, {late:.1f} after {length}"
+            length = min(len(curve.test) for curve in by_seed)
+            said = ", ".join(
+                f"{np.mean([curve.accuracy(end) for curve in by_seed]):.1f} % after {end} epochs"
+                for end in sorted({min(EARLY, length), length})
             )
+            last = np.mean([curve.test[length - length // 3 : length].mean() for curve in by_seed])
+            seeds = f"{len(by_seed)} seed{'s' * (len(by_seed) > 1)}"
+            words.append(f"{dataset}, {pooling}, {seeds}: {said}; mean of the last third {last:.1f} %")
     return words

@@ -21,7 +21,7 @@ STEP = 0.24  # between the lines of the solvers on one data set
 PANELS = {
     "exact less published": "uotp-{solver}-paper",
     "exact less mean pooling": "mean",
-    "exact less the best other\npooling of the data set": BEST,
+    "exact less the best other\npooling on other seeds": BEST,
 }
 
 
@@ -108,8 +108,8 @@ def in_words(compared: Mapping[str, Mapping[str, Paired]]) -> list[str]:
                 f"{one.count(1)} won, {one.count(-1)} lost; {one.every.smallest:.1f} would have been shown"
             )
     words.append(
-        "the best other pooling of a run is chosen on the other seeds, or folds, of its data set; where there "
-        "is a single run, on that"
+        "the best other pooling of a seed is the one that is best on the other seeds of its data set; data "
+        "sets with a single seed cannot say which is best"
     )
     return words
 
