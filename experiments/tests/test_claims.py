@@ -43,6 +43,11 @@ def run(pooling, dataset, accuracy, seed, **settings):
     return Row(spec, "code", "done", 1, None, 1.0, 1.0, 1, {"accuracy": accuracy}, {})
 
 
+def found_in(rows, folder):
+    source = Source(folder / "runs.csv", rows)
+    return list(findings([Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper"))]))
+
+
 def test_findings_of_known_runs(tmp_path):
     rows = [
         row
@@ -60,9 +65,7 @@ def test_findings_of_known_runs(tmp_path):
             run("uotp-sinkhorn", "MUTAG", 0.10, seed, pool={"p0": "learned", "q0": "learned"}, lr=0.1),
         )
     ]
-    source = Source(tmp_path / "runs.csv", rows)
-    found = list(findings([Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper"))]))
-    by = {(one.claim, one.compared): one for one in found}
+    by = {(one.claim, one.compared): one for one in found_in(rows, tmp_path)}
     best = by[claims.BEST_ON_SOCIAL, "uotp-badmm-q-paper less the best other"]
     assert best.datasets == ("IMDB-BINARY",)
     assert best.ahead.points.value == pytest.approx(5.25)
@@ -88,8 +91,7 @@ def test_social_networks_are_judged_one_by_one(tmp_path):
             run("mean", "REDDIT-BINARY", 0.80, seed),
         )
     ]
-    source = Source(tmp_path / "runs.csv", rows)
-    found = findings([Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper"))])
+    found = found_in(rows, tmp_path)
     social = [one for one in found if one.claim == claims.BEST_ON_SOCIAL and "badmm-q" in one.compared]
     assert [(one.datasets, one.verdict) for one in social] == [
         (("IMDB-BINARY",), FAILS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.ndimage import median_filter
 
 from uotpool_experiments.figures.from_runs import POOLINGS
 from uotpool_experiments.figures.problems import COLOURS
@@ -38,8 +40,8 @@ class Curve(NamedTuple):
         return float(self.test[self.chosen(epochs) - 1])
 
     def smooth(self) -> np.ndarray:
-        half = WINDOW // 2
-        return np.array([np.median(self.test[max(0, i - half) : i + half + 1]) for i in range(len(self.test))])
+        """Return the median of `WINDOW` epochs around each one."""
+        return median_filter(self.test, WINDOW, mode="nearest")
 
 
 Curves = dict[str, dict[str, list[Curve]]]  # by data set and pooling, one for each seed
@@ -92,7 +94,7 @@ def picture(found: Curves) -> Figure:
     )
     for (left, right), (dataset, by_pooling) in zip(axes, found.items(), strict=True):
         others = [pooling for pooling in by_pooling if not pooling.startswith("uotp")]
-        colours = dict(zip(others, OTHERS * (1 + len(others) // len(OTHERS)), strict=False))
+        colours = dict(zip(others, itertools.cycle(OTHERS), strict=False))
         for pooling in others:
             _draw(left, pooling, by_pooling[pooling], colours[pooling], "-")
         for pooling in by_pooling:
