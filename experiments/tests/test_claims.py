@@ -43,9 +43,13 @@ def run(pooling, dataset, accuracy, seed, **settings):
     return Row(spec, "code", "done", 1, None, 1.0, 1.0, 1, {"accuracy": accuracy}, {})
 
 
-def found_in(rows, folder):
+def manifest_of(rows, folder):
     source = Source(folder / "runs.csv", rows)
-    return list(findings([Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper"))]))
+    return Manifest("graph", source, "", compared=TableSpec("graph", protocol="paper", runs="own"))
+
+
+def found_in(rows, folder):
+    return list(findings([manifest_of(rows, folder)]))
 
 
 def test_findings_of_known_runs(tmp_path):
@@ -97,6 +101,16 @@ def test_social_networks_are_judged_one_by_one(tmp_path):
         (("IMDB-BINARY",), FAILS),
         (("REDDIT-BINARY",), HOLDS),
     ]
+
+
+def test_a_social_network_without_a_verdict_is_named(tmp_path):
+    rows = [run(name, "REDDIT-BINARY", 0.8, seed=0) for name in ("uotp-badmm-q-paper", "mean", "max")]
+    rows += [run(name, "COLLAB", 0.8, seed) for name in ("uotp-badmm-q-paper", "mean") for seed in (0, 1)]
+    note = claims.claims_table([manifest_of(rows, tmp_path)]).notes[-1]
+    assert note == (
+        "social networks without a verdict: REDDIT-BINARY (one seed, which does not say which is best); "
+        "IMDB-BINARY, IMDB-MULTI, REDDIT-MULTI-5K (not run)"
+    )
 
 
 def test_the_command_shows_the_committed_runs(monkeypatch, capsys):

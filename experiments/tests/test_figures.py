@@ -124,7 +124,7 @@ def test_a_forest_of_known_differences():
     assert {d: round(one.points.value, 6) for d, one in other.each.items()} == {"a": -9.5}
     words = forest.in_words(compared)
     assert (
-        "sinkhorn, exact less published: +10.5 points [+9.9, +11.1] over 1 data sets; 1 won, 0 lost" in words[1]
+        "sinkhorn, exact less published: +10.5 points [+9.6, +11.4] over 1 data sets; 1 won, 0 lost" in words[1]
     )
     axes = forest.picture(compared).axes
     assert [label.get_text() for label in axes[0].get_yticklabels()] == ["a", "b", forest.EVERY]

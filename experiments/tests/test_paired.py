@@ -9,12 +9,14 @@ import pytest
 from scipy import stats
 from uotpool_experiments.analysis.paired import paired
 from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.analysis.tests import OVERLAP, compare, overlap_of
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables import formats
 from uotpool_experiments.tables.kinds import KINDS, load
 from uotpool_experiments.tables.paired import EVERY, LOST, P_VALUE, SEEN, WON, paired_table
 from uotpool_experiments.tables.spec import TableSpec
 from uotpool_experiments.tables.table import PValue
+from uotpool_experiments.tasks import TASKS
 from uotpool_experiments.tasks.spec import RunSpec
 
 
@@ -65,14 +67,14 @@ def test_the_smallest_difference_is_the_one_that_such_runs_show():
     random = np.random.RandomState(0)
     noise = random.normal(0, 0.05, 400)
     found = paired(
-        {("uotp", "a"): sample(*(noise + 0.5)), ("mean", "a"): sample(*np.full(400, 0.5))}, "uotp", "mean"
+        {("uotp", "a"): sample(*(noise + 0.5)), ("mean", "a"): sample(*np.full(400, 0.5))}, "uotp", "mean", 0.0
     )
     assert found.each["a"].smallest == pytest.approx(2.8 * 5 / 20, rel=0.1)
     shown = 0
     for _ in range(60):
         scores = 0.5 + found.each["a"].smallest / 100 + random.normal(0, 0.05, 400)
         pair = {("uotp", "a"): sample(*scores), ("mean", "a"): sample(*np.full(400, 0.5))}
-        shown += paired(pair, "uotp", "mean").each["a"].verdict == 1
+        shown += paired(pair, "uotp", "mean", 0.0).each["a"].verdict == 1
     assert 0.65 <= shown / 60 <= 0.95
 
 
@@ -149,18 +151,21 @@ def test_intervals_are_as_wide_as_they_say():
                 ("uotp", "a"): sample(*random.normal(0.5, 0.05, runs)),
                 ("mean", "a"): sample(*[0.5] * runs),
             }
-            wrong += paired(pair, "uotp", "mean").each["a"].verdict != 0
+            wrong += paired(pair, "uotp", "mean", 0.0).each["a"].verdict != 0
         assert 0.02 < wrong / 400 < 0.09
 
 
-def test_folds_that_overlap_widen_the_interval():
-    values = [0.61, 0.58, 0.63, 0.60, 0.62]
-    folds = Sample({(0, fold): value for fold, value in enumerate(values)})
-    mean = Sample({(0, fold): 0.5 for fold in range(5)})
-    wide = paired({("uotp", "a"): folds, ("mean", "a"): mean}, "uotp", "mean").each["a"].points
-    narrow = (
-        paired({("uotp", "a"): sample(*values), ("mean", "a"): sample(*[0.5] * 5)}, "uotp", "mean")
-        .each["a"]
-        .points
-    )
-    assert (wide.high - wide.low) / (narrow.high - narrow.low) == pytest.approx((1 + 5 / 4) ** 0.5)
+def test_data_in_common_widen_the_interval():
+    """By as much as the tables of comparisons say: the interval leaves out 0 where their test does."""
+    ours, theirs = sample(0.61, 0.58, 0.63, 0.60, 0.62), sample(*[0.5] * 5)
+    found = {("uotp", "a"): ours, ("mean", "a"): theirs}
+    wide, narrow = (paired(found, "uotp", "mean", overlap).each["a"] for overlap in (OVERLAP, 0.0))
+    widths = [one.points.high - one.points.low for one in (wide, narrow)]
+    assert widths[0] / widths[1] == pytest.approx((1 + 5 / 4) ** 0.5)
+    for one, overlap in ((wide, OVERLAP), (narrow, 0.0)):
+        assert one.p_value == pytest.approx(compare(ours, theirs, overlap=overlap).p_value)
+
+
+def test_only_data_that_are_drawn_again_have_nothing_in_common():
+    assert [task for task in TASKS if overlap_of(task) == 0] == ["regimes", "bags"]
+    assert overlap_of("graph") == overlap_of("mil") == OVERLAP == 1 / 4

@@ -302,7 +302,17 @@ def test_stored_runs_of_one_earlier_version_can_be_shown(store):
     assert select(store.rows(), "mil")[0] == []
     rows, notes = select(store.rows(), "mil", stored=True)
     assert len(rows) == 6
-    assert "perhaps not the same one for all" in notes[0]
+    assert notes == ["stored runs: all by the code of commit abc"]
+
+
+def test_stored_runs_of_several_commits_may_be_of_several_codes(store):
+    save(store, "old")
+    save(store, "old of max", pooling="max")
+    first, second = store.rows()
+    other = dataclasses.replace(second, facts={"commit_id": "ba9876543210"})
+    unknown, changed = (dataclasses.replace(second, facts={"commit_id": c}) for c in ("", "abc+dirty"))
+    for rows in ([first, other], [first, unknown], [unknown], [changed]):
+        assert "perhaps not the same one for all" in select(rows, "mil", stored=True)[1][0]
 
 
 def test_no_table_mixes_versions(store):

@@ -11,7 +11,7 @@ from scipy import stats
 
 from uotpool_experiments.analysis.regret import SHARE, Array, Interval
 from uotpool_experiments.analysis.samples import Case, Sample, Samples, common
-from uotpool_experiments.tasks.protocols import FOLDS
+from uotpool_experiments.analysis.tests import OVERLAP
 
 BEST = "the best other"  # stands for a pooling that is another one on each data set
 POWER = 0.8  # the probability with which a difference of the size `Ahead.smallest` would be shown
@@ -55,21 +55,21 @@ class Paired:
         return sum(one.verdict == verdict for one in self.each.values())
 
 
-def paired(found: Samples, first: str, other: str) -> Paired:
+def paired(found: Samples, first: str, other: str, overlap: float = OVERLAP) -> Paired:
     """Compare two poolings on the runs that both have.
 
     Args:
         found: scores of runs by (pooling, data set), 1 at best.
         first: the pooling whose lead is wanted.
         other: the pooling to compare with.
+        overlap: what runs on one data set have in common, as in `tests.compare`.
     """
     each, means = {}, []
     for dataset in (d for p, d in found if p == first and (other, d) in found):
         ours, theirs = common([found[first, dataset], found[other, dataset]])
         if len(ours):
             scores = [np.array(list(sample.values.values())) for sample in (ours, theirs)]
-            several_folds = len({fold for _, fold in ours.values}) > 1
-            each[dataset] = _ahead(100 * (scores[0] - scores[1]), 1 / (FOLDS - 1) if several_folds else 0.0)
+            each[dataset] = _ahead(100 * (scores[0] - scores[1]), overlap)
             means.append(each[dataset].points.value)
     if not each:
         raise ValueError(f"pooling: expected two with runs in common, got {first!r} and {other!r}, with none")
@@ -109,8 +109,7 @@ def _ahead(points: Array, overlap: float = 0.0) -> Ahead:
 
     Args:
         points: differences.
-        overlap: what the training parts of folds have in common adds to the variance, as in
-            `tests.compare`: the size of a test part over that of the training part.
+        overlap: what the runs have in common adds to the variance, as in `tests.compare`.
     """
     points = points.round(10)  # so that equal differences are equal
     mean, free = float(points.mean()), len(points) - 1

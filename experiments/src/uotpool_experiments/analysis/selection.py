@@ -107,8 +107,7 @@ def select(
             if len(codes) > 1:
                 what = f"the store has runs of {name!r} by {len(codes)} versions of the code"
                 raise MixedCodeError(f"{what}; run the sweep again, or show only those of the present code")
-        note = "stored runs: one version of the code for each pooling, perhaps not the same one for all"
-        return _once(rows), [note, *_joined(rows)]
+        return _once(rows), [_versions(rows), *_joined(rows)]
     names = {row.spec.pooling for row in rows if row.spec.pooling in ENTRIES}
     present = {name: same.code(task, name, fingerprint(task, name)) for name in names}
     now = [row for row in rows if code(row) == present.get(row.spec.pooling)]
@@ -120,6 +119,14 @@ def select(
 def _once(rows: Iterable[Row]) -> list[Row]:
     """Return each run once, from the code that ran it last."""
     return list({row.spec: row for row in rows}.values())
+
+
+def _versions(rows: Iterable[Row]) -> str:
+    """Say which code made the runs: the commit, if all have the same and its files were not changed."""
+    commits = {row.facts.get("commit_id", "") for row in rows}
+    if len(commits) == 1 and (commit := commits.pop()).isalnum():
+        return f"stored runs: all by the code of commit {commit[:7]}"
+    return "stored runs: one version of the code for each pooling, perhaps not the same one for all"
 
 
 def _joined(rows: Iterable[Row]) -> list[str]:

@@ -10,7 +10,17 @@ import numpy as np
 from scipy import stats
 
 from uotpool_experiments.analysis.samples import Sample
+from uotpool_experiments.tasks import load
 from uotpool_experiments.tasks.protocols import FOLDS
+
+# What the data that runs have in common adds to the variance of their mean, in variances of one run (Nadeau and
+# Bengio, 2003): the size of a test part over that of a training part.
+OVERLAP = 1 / (FOLDS - 1)
+
+
+def overlap_of(task: str) -> float:
+    """Return what the runs of a task have in common: nothing where each seed draws data of its own."""
+    return 0.0 if load(task).draws_data else OVERLAP
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -39,11 +49,12 @@ class Comparison:
         return "win" if self.better * self.difference > 0 else "loss"
 
 
-def compare(ours: Sample, theirs: Sample, folds: int = FOLDS, better: int = 1) -> Comparison | None:
+def compare(ours: Sample, theirs: Sample, better: int = 1, overlap: float = OVERLAP) -> Comparison | None:
     """Return the paired t-test with the correction of Nadeau and Bengio (2003), None without two common runs.
 
-    The training parts of the folds overlap, so the differences are not independent and their
-    variance is underestimated; (1/J + n_test/n_train) takes the place of 1/J, for J differences.
+    Runs on one data set share training data, whether they differ in their folds or their seeds, so the
+    differences are not independent and their variance is underestimated; (1/J + `overlap`) takes the place
+    of 1/J, for J differences.
     """
     common = sorted(ours.values.keys() & theirs.values.keys())
     if len(common) < 2:
@@ -52,19 +63,21 @@ def compare(ours: Sample, theirs: Sample, folds: int = FOLDS, better: int = 1) -
     difference, variance = float(d.mean()), float(d.var(ddof=1))
     if variance < 1e-24:  # all differences are equal: the t-test would be certain of two such
         return Comparison(difference, 2 * 0.5 ** len(d) if difference else 1.0, len(d), better)
-    t = difference / math.sqrt((1 / len(d) + 1 / (folds - 1)) * variance)
+    t = difference / math.sqrt((1 / len(d) + overlap) * variance)
     return Comparison(difference, float(2 * stats.t.sf(abs(t), len(d) - 1)), len(d), better)
 
 
 Tests = dict[tuple[str, str], Comparison]  # by (other pooling, data set)
 
 
-def outcomes(found: Mapping[tuple[str, str], Sample], pooling: str, better: int = 1) -> Tests:
+def outcomes(
+    found: Mapping[tuple[str, str], Sample], pooling: str, better: int = 1, overlap: float = OVERLAP
+) -> Tests:
     """Test the pooling against each other one on each data set where the two share at least two runs."""
     tests: Tests = {}
     for (other, d), theirs in found.items():
         ours = found.get((pooling, d))
-        if other != pooling and ours is not None and (test := compare(ours, theirs, better=better)):
+        if other != pooling and ours is not None and (test := compare(ours, theirs, better, overlap)):
             tests[other, d] = test
     return tests
 

@@ -98,8 +98,9 @@ def _draw_solver(ax: Axes, lines: list[str], one: Paired, solver: str, shift: fl
 def in_words(compared: Mapping[str, Mapping[str, Paired]]) -> list[str]:
     """Say every comparison over all data sets, and what as many runs would have shown."""
     words = [
-        "bags under the fair protocol, graphs under the paper's; intervals: 95 %, Student's t over runs "
-        "and, for all of them, over data sets; none for a single run"
+        "bags under the fair protocol, graphs under the paper's; intervals: 95 %, Student's t over runs, "
+        "with the correction of Nadeau and Bengio for the data that these share, and, for all of them, over "
+        "data sets; none for a single run"
     ]
     for title, by_solver in compared.items():
         for solver, one in by_solver.items():

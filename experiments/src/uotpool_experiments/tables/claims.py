@@ -84,11 +84,25 @@ def claims_table(manifests: Sequence[Manifest]) -> Table:
         "such studies",
         f"{BEST} pooling of a seed is the one that is best on the other seeds of its data set; with a single "
         "seed nothing says which is best",
-        "intervals on a single data set are over its seeds or folds, without the correction for graphs "
-        "that tables of comparisons have, whose intervals would be wider; no verdict is corrected for their "
-        "number",
+        "intervals on a single data set are over its seeds or folds, with the correction of Nadeau and Bengio "
+        "for the data that these share, as in tables of comparisons; no verdict is corrected for their number",
+        *_social_without_verdict(manifests),
     ]
     return table
+
+
+def _social_without_verdict(manifests: Sequence[Manifest]) -> list[str]:
+    """Say which social networks have no line, and why."""
+    graphs = {
+        key: s for found in manifests if found.task == "graph" for key, s in found.compared_samples().items()
+    }
+    run, judged = {d for _, d in graphs}, {d for _, d in best_others(graphs)}
+    reasons = {
+        "one seed, which does not say which is best": [d for d in SOCIAL if d in run - judged],
+        "not run": [d for d in SOCIAL if d not in run],
+    }
+    without = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items() if names]
+    return [f"social networks without a verdict: {'; '.join(without)}"] if without else []
 
 
 def findings(manifests: Sequence[Manifest]) -> Iterator[Finding]:

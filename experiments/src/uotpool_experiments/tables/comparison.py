@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from uotpool_experiments.analysis.metrics import is_per_cent, sign
-from uotpool_experiments.analysis.tests import outcomes, together
+from uotpool_experiments.analysis.tests import outcomes, overlap_of, together
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.kinds import Kind
 from uotpool_experiments.tables.shared import by_pooling, optimistic, samples_of, with_settings
@@ -47,7 +47,8 @@ def comparison_table(
         f"{pooling} less each other pooling ({metric}{unit}; protocol {protocol}{with_settings(rows)})",
         [Column.label("against"), *map(Column.of, datasets), *map(Column, ("wins", "ties", "losses"))],
     )
-    tests = outcomes(found, pooling, sign(metric))
+    overlap = overlap_of(rows[0].spec.task)
+    tests = outcomes(found, pooling, sign(metric), overlap)
     for other in sorted({p for p, _ in found} - {pooling}, key=by_pooling):
         own = [tests.get((other, dataset)) for dataset in datasets]
         cells = [EMPTY if test is None else Outcome(test, metric) for test in own]
@@ -55,8 +56,8 @@ def comparison_table(
         counts = [Count(verdicts[verdict]) for verdict in ("win", "tie", "loss")]
         table.lines.append(Line.of(other, *cells, *counts))
     table.notes.append(
-        "in brackets: p of the paired t-test with the correction of Nadeau and Bengio; verdicts at 5 %, "
-        "each test by itself"
+        f"in brackets: p of the paired t-test{' with the correction of Nadeau and Bengio' if overlap else ''}; "
+        "verdicts at 5 %, each test by itself"
     )
     table.notes.append(_in_words(together(tests)))
     if protocol == "paper":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from uotpool_experiments.analysis.metrics import is_per_cent, sign
 from uotpool_experiments.analysis.paired import POWER, Ahead, Paired, paired
 from uotpool_experiments.analysis.regret import SHARE
-from uotpool_experiments.analysis.tests import holm
+from uotpool_experiments.analysis.tests import holm, overlap_of
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.comparison import ComparisonKind, compared
 from uotpool_experiments.tables.shared import samples_of, with_settings
@@ -42,7 +42,8 @@ def paired_table(rows: Sequence[Row], first: str, others: Sequence[str], protoco
         raise ValueError(
             f"pooling: expected one with runs under {protocol!r} and others to compare it with, got {first!r}"
         )
-    against = {other: paired(found, first, other) for other in others}
+    overlap = overlap_of(rows[0].spec.task)
+    against = {other: paired(found, first, other, overlap) for other in others}
     table = Table(
         f"{first} less each other pooling, points of {metric}, protocol {protocol}{with_settings(rows)}",
         [Column.label("data set"), *map(Column, against)],

@@ -10,7 +10,7 @@ from typing import Any
 
 from uotpool_experiments.analysis.metrics import is_per_cent, sign
 from uotpool_experiments.analysis.samples import Sample, common, samples
-from uotpool_experiments.analysis.tests import compare
+from uotpool_experiments.analysis.tests import compare, overlap_of
 from uotpool_experiments.runs.rows import Row
 from uotpool_experiments.tables.kinds import Kind
 from uotpool_experiments.tables.shared import by_pooling, optimistic, pooling_heading
@@ -98,9 +98,10 @@ def settings_table(
         f"{metric} by settings, protocol {protocol}", [*labels, *map(Column.of, datasets), Column(verdicts)]
     )
     order = sorted(values, key=lambda variant: (by_pooling(variant[0]), len(variant[1]), variant[1]))
+    overlap = overlap_of(own[0].spec.task)
     for pooling, text in order:
-        found = values[pooling, text]
-        against = _verdicts(found, values.get((pooling, "{}"), {}), metric) if text != "{}" else EMPTY
+        found, default = values[pooling, text], values.get((pooling, "{}"), {})
+        against = _verdicts(found, default, metric, overlap) if text != "{}" else EMPTY
         means = [Mean(found[d], metric) if len(found.get(d, ())) else EMPTY for d in datasets]
         table.lines.append(Line.of(pooling, Text(written(json.loads(text)) or "default"), *means, against))
     _mark_best(table, order, sign(metric))
@@ -137,9 +138,9 @@ def _on_common_runs(values: dict[Variant, dict[str, Sample]]) -> dict[Variant, d
     return shared
 
 
-def _verdicts(found: Mapping[str, Sample], default: Mapping[str, Sample], metric: str) -> Cell:
+def _verdicts(found: Mapping[str, Sample], default: Mapping[str, Sample], metric: str, overlap: float) -> Cell:
     both = [dataset for dataset in found if dataset in default]
-    tests = [compare(found[d], default[d], better=sign(metric)) for d in both]
+    tests = [compare(found[d], default[d], sign(metric), overlap) for d in both]
     counts = Counter(test.verdict for test in tests if test is not None)
     return Verdicts(counts["win"], counts["tie"], counts["loss"]) if counts else EMPTY
 
@@ -163,6 +164,6 @@ def _notes(
     notes = [
         f"mean ± standard deviation over the folds and seeds that all rows have{unit}; runs per cell: {counts}",
         "best of each pooling marked; last column: data sets on which it differs from the pooling's default "
-        "(corrected paired t-test, 5 %, each test by itself)",
+        "(paired t-test, corrected for data that runs share, 5 %, each test by itself)",
     ]
     return [*notes, "all runs with " + written(flat(fixed))] if fixed else notes

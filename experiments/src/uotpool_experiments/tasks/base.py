@@ -28,6 +28,7 @@ class Task(ABC):
         metric: what tables show of the task by default.
         table_kind: the kind of table that they are by default.
         quick: the data sets, poolings and seeds of `uotpool run TASK --quick`; None if it has none.
+        draws_data: whether each seed draws data of its own, so that runs of several seeds are independent.
         seeds_together: the most runs, alike but for their seeds, that `run_seeds` does at a time.
     """
 
@@ -41,6 +42,7 @@ class Task(ABC):
     metric: ClassVar[str] = "accuracy"
     table_kind: ClassVar[str] = "results"
     quick: ClassVar[Mapping[str, Any] | None] = None
+    draws_data: ClassVar[bool] = False
     seeds_together: ClassVar[int] = 1
 
     @abstractmethod

@@ -41,6 +41,7 @@ class BagsOfDigits(Task):
     default_dataset = "mnist-bags-10-50"
     optimism = ""
     settings = Settings
+    draws_data = True
     pooling_settings = frozenset({"pool", "pool_lr", "pool_decay", "alpha0_of_spread"})
 
     def poolings(self) -> list[str]:

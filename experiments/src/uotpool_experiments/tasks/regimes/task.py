@@ -44,6 +44,7 @@ class Regimes(Task):
     metric = "score"
     table_kind = "regret"
     quick = QUICK
+    draws_data = True
     seeds_together = 10
 
     def poolings(self) -> list[str]:
