@@ -79,7 +79,7 @@ def test_the_ranks_in_the_advice_are_those_of_the_tables(begin, table):
     rows = re.findall(r"^\| ([\w-]+) \|.*\| ([\d.]+) \|$", (ROOT / "results" / table).read_text(), re.MULTILINE)
     items = re.split(r"\n(?=- |\n)", (ROOT / "docs/settings.md").read_text())
     (advice,) = (" ".join(item.split()) for item in items if item.startswith(begin))
-    quoted = re.findall(r"([a-z][a-z-]+)(?: and ([a-z]+))? (\d+\.\d)[,.]", advice)
+    quoted = re.findall(r"([a-z][a-z0-9-]+)(?: and ([a-z]+))? (\d+\.\d)[,.]", advice)
     assert len(quoted) > 7
     for first, second, rank in quoted:
         assert {dict(rows)[name] for name in (first, second) if name} == {rank}
