@@ -154,16 +154,18 @@ def test_the_differences_in_the_readme_are_those_of_the_forest(monkeypatch):
     known = {key: sample for m in manifest.committed() for key, sample in m.compared_samples().items()}
     found = {key: sample for key, sample in known.items() if key[1] != "REDDIT-BINARY"}
     published, mean, best = (list(panel.values()) for panel in forest.comparisons(found).values())
-    (said,) = re.findall(
-        r"exact layers are (\S+) to (\S+) points ahead of mean pooling and (\S+) to (\S+) ahead of the "
-        r"published layers, with intervals that hold 0; .*? is ahead of them by (\S+) to (\S+) ",
-        words(ROOT / "README.md"),
-    )
     assert all(one.every.verdict == 0 for one in (*mean, *published))
-    leads = [[one.every.points.value for one in panel] for panel in (mean, published)]
-    leads.append([-one.every.points.value for one in best])
-    ends = [f"{end:.1f}" for lead in leads for end in (min(lead), max(lead))]
-    assert list(said) == [end.replace("-0.0", "0.0") for end in ends]
+    text = words(ROOT / "README.md")
+    assert f"exact layers are {span(mean)} points ahead of mean pooling and {span(published)} ahead of " in text
+    assert "ahead of the published layers, with intervals that hold 0; " in text
+    assert f"the best other is ahead of them by {span(best, sign=-1)} " in text
+
+
+def span(leads, sign=1):
+    """Write the leads over all data sets from the least to the largest, with one decimal."""
+    points = sorted(sign * one.every.points.value for one in leads)
+    least, most = (f"{end:.1f}".replace("-0.0", "0.0") for end in (points[0], points[-1]))
+    return least if least == most else f"{least} to {most}"
 
 
 def test_the_regrets_in_the_readme_are_those_of_the_table():
