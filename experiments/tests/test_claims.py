@@ -108,7 +108,7 @@ def test_a_social_network_without_a_verdict_is_named(tmp_path):
     rows += [run(name, "COLLAB", 0.8, seed) for name in ("uotp-badmm-q-paper", "mean") for seed in (0, 1)]
     note = claims.claims_table([manifest_of(rows, tmp_path)]).notes[-1]
     assert note == (
-        "social networks without a verdict: REDDIT-BINARY (one seed, which does not say which is best); "
+        "social networks without a verdict: REDDIT-BINARY (too few seeds to say which other pooling is best); "
         "IMDB-BINARY, IMDB-MULTI, REDDIT-MULTI-5K (not run)"
     )
 

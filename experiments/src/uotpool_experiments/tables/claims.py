@@ -98,7 +98,7 @@ def _social_without_verdict(manifests: Sequence[Manifest]) -> list[str]:
     }
     run, judged = {d for _, d in graphs}, {d for _, d in best_others(graphs)}
     reasons = {
-        "one seed, which does not say which is best": [d for d in SOCIAL if d in run - judged],
+        "too few seeds to say which other pooling is best": [d for d in SOCIAL if d in run - judged],
         "not run": [d for d in SOCIAL if d not in run],
     }
     without = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items() if names]
