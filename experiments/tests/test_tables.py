@@ -580,7 +580,7 @@ def test_another_csv_is_refused(rows, tmp_path, change, message):
 # swaps in trained networks
 
 
-def swapped(pooling: str, seed: int, after: float, **details: float):
+def swapped(pooling: str, seed: int, after: float, **details: float | list[float]):
     found = row(pooling, "digits", {"accuracy": after, "top5": 0.99}, seed=seed)
     return dataclasses.replace(found, details={"accuracy_before": 0.8} | details)
 
@@ -589,7 +589,7 @@ def test_swaps():
     rows = [
         swapped("mean", 0, 0.82),
         swapped("uotp-sinkhorn", 0, 0.81, accuracy_swapped=0.8, divergence=0.1, scale=0.5),
-        swapped("uotp-sinkhorn", 1, 0.83, accuracy_swapped=0.79, divergence=0.3, scale=1.5),
+        swapped("uotp-sinkhorn", 1, 0.83, accuracy_swapped=0.79, divergence=0.3, scale=[1.0, 1.5, 4.0]),
     ]
     found = cells(swap_table(rows))
     assert found["mean", "swapped"] == ""

@@ -56,8 +56,14 @@ class Row:
             _require(name, fact, "a text", isinstance(fact, str))
 
     def detail(self, name: str) -> float | None:
-        """Return the detail of this name, which must be a number; None if there is none."""
+        """Return the detail of this name, which must be a number; None if there is none.
+
+        The scales of a layer are stored as their smallest, median and largest; the median stands
+        for them here, since runs of earlier code stored a single scale.
+        """
         value = self.details.get(name)
+        if name == "scale" and isinstance(value, list) and len(value) == 3:
+            value = value[1]
         _require(f"details.{name}", value, "a finite number", value is None or is_number(value))
         return value
 
