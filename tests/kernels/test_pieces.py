@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import select
 import signal
 import subprocess
 import sys
@@ -134,26 +135,27 @@ for what in sys.argv[1:]:
     try:
         if what == "windows":
             images = torch.rand(100, 64, 56, 56)
-            go()
             of_modules = torch.linspace(0.5, 1.5, 60).reshape(3, 20)
-            windows.pool(images, of_modules, None, (3, 3), (1, 1), (0, 0), (54, 54))
+            call = lambda: windows.pool(images, of_modules, None, (3, 3), (1, 1), (0, 0), (54, 54))
         elif what == "backward":
             y = uot_pool(X, K=100, **weights).sum()
-            go()
-            y.backward()
+            call = lambda: y.backward(retain_graph=True)
         else:
-            go()
-            uot_pool(X, rho=1.0, K=100, solver="badmm-q", **weights)
+            call = lambda: uot_pool(X, rho=1.0, K=100, solver="badmm-q", **weights)
+        go()
+        while True:  # the signal may come late where the machine is busy
+            call()
     except KeyboardInterrupt:
         print(what, "interrupted", flush=True)
-    else:
-        print(what, "done", flush=True)
 """
 
 
 @pytest.mark.process
 def test_ctrl_c_is_answered():
-    """A signal in the middle of a call of some seconds. They share a process, which takes long to start."""
+    """A signal in the middle of a call of some seconds, which in one piece would answer later than the limit.
+
+    The calls share a process, which takes long to start.
+    """
     calls, took = ("forward", "backward", "windows"), {}
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *calls], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -165,7 +167,8 @@ def test_ctrl_c_is_answered():
             time.sleep(0.4)
             sent = time.monotonic()
             child.send_signal(signal.SIGINT)
-            assert child.stdout.readline() == f"{what} interrupted\n"
+            assert select.select([child.stdout], [], [], 60)[0], f"{what} goes on"
+            assert child.stdout.readline() == f"{what} interrupted\n", child.stderr and child.stderr.read()
             took[what] = time.monotonic() - sent
     finally:
         child.kill()
