@@ -27,7 +27,17 @@ from uotpool_experiments.tables.formats import render as render_table
 from uotpool_experiments.tables.make import make
 from uotpool_experiments.tables.results import results_table
 from uotpool_experiments.tables.spec import TableSpec
-from uotpool_experiments.tables.table import EMPTY, Cell, Count, Difference, Mean, Outcome, PublishedMean, Text
+from uotpool_experiments.tables.table import (
+    EMPTY,
+    Cell,
+    Count,
+    Difference,
+    Mean,
+    Outcome,
+    PublishedMean,
+    Table,
+    Text,
+)
 from uotpool_experiments.tasks.fingerprint import fingerprint
 from uotpool_experiments.tasks.spec import Result
 
@@ -160,21 +170,30 @@ def test_the_committed_results(tmp_path, capsys, monkeypatch):
     assert "unknown" not in page.split('id="origin"')[1]
 
 
-@pytest.mark.parametrize("task", ["mil", "graph", "image", "regimes"])
+@pytest.mark.parametrize("task", ["mil", "graph", "image", "regimes", "bags"])
 def test_committed_tables_are_those_of_the_runs(task, committed):
-    """The command under each table is right too, seen from the root of the project."""
     (section,) = (section for section in committed.sections if section.manifest.task == task)
-    found = section.manifest
-    for shown in section.tables:
-        entry, table = shown.entry, shown.table
-        text = (RESULTS / task / f"{entry.name}.md").read_text()
-        assert found.page(entry, table) == text, f"run: uotpool tables results/{task}"
-        csv_text = (RESULTS / task / f"{entry.name}.csv").read_text()
-        assert render_table(table, "csv") == csv_text, f"run: uotpool tables results/{task}"
+    check_committed(section.manifest, {shown.entry.name: shown.table for shown in section.tables}, task)
+
+
+@pytest.mark.parametrize("folder", ["real_check/graph", "real_check/mil"])
+def test_committed_tables_of_the_checks_are_those_of_the_runs(folder):
+    found = manifest.read(RESULTS / folder)
+    check_committed(found, {entry.name: found.table(entry) for entry in found.entries}, folder)
+
+
+def check_committed(found: manifest.Manifest, tables: dict[str, Table], folder: str) -> None:
+    """Compare a folder's files with its tables. The command under each is right from the project's root."""
+    for entry in found.entries:
+        table = tables[entry.name]
+        text = (RESULTS / folder / f"{entry.name}.md").read_text()
+        assert found.page(entry, table) == text, f"run: uotpool tables results/{folder}"
+        csv_text = (RESULTS / folder / f"{entry.name}.csv").read_text()
+        assert render_table(table, "csv") == csv_text, f"run: uotpool tables results/{folder}"
         command = text.splitlines()[-1].strip()
-        assert command.startswith(f"uotpool table {task} --store=results/{task}/runs.csv")
+        assert command.startswith(f"uotpool table {found.task} --store=results/{folder}/runs.csv")
         assert str(RESULTS.parent) not in command
-    names = {path.stem for path in (RESULTS / task).glob("*.md")} - {"README", "design_log"}
+    names = {path.stem for path in (RESULTS / folder).glob("*.md")} - {"README", "design_log"}
     assert names == {entry.name for entry in found.entries}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from uotpool_experiments.analysis.selection import MixedCodeError, select
+from uotpool_experiments.analysis.selection import MixedCodeError, Source, select
 from uotpool_experiments.runs import export, same_code
 from uotpool_experiments.runs.plan import make_plan
 from uotpool_experiments.runs.rows import Row
@@ -115,6 +115,16 @@ def test_tables_join_what_is_listed_and_say_so():
     assert found == rows
     assert notes[-1].endswith("the same by a repeated run (same_code.toml): mean")
     assert "2 seeds" in results_table(found, "fair").notes[0]
+
+
+def test_a_table_of_one_data_set_speaks_of_its_runs_alone(tmp_path):
+    there, elsewhere = row(A, 0), replace(row(B, 1), spec=mil_spec({}, dataset="musk2", seed=1))
+    source = Source(tmp_path / "runs.csv", [there, elsewhere])
+    found, notes = source.select("mil", "{}", [there.spec.dataset])
+    assert found == [there]
+    assert notes == ["stored runs: one version of the code for each pooling, perhaps not the same one for all"]
+    with pytest.raises(MixedCodeError, match="'mean' by 2 versions"):
+        source.select("mil", "{}")
 
 
 def test_tables_of_the_present_code_take_what_is_listed():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from uotpool.zoo import ENTRIES
@@ -50,12 +50,10 @@ class Source:
             settings: canonical JSON that the runs have as settings; None for any settings.
             datasets: the data sets of the runs; none for all.
         """
-        rows, notes = self.select_all(task, settings)
-        missing: list[str] = []
-        if datasets:
-            rows = [row for row in rows if row.spec.dataset in datasets]
-            there = {row.spec.dataset for row in rows}
-            missing = [f"no runs on {name}" for name in datasets if name not in there]
+        on_these = [row for row in self.rows if not datasets or row.spec.dataset in datasets]
+        rows, notes = replace(self, rows=on_these).select_all(task, settings)
+        there = {row.spec.dataset for row in rows}
+        missing = [f"no runs on {name}" for name in datasets if name not in there]
         if not rows:
             settings_there = sorted({row.spec.settings for row in self.rows if row.spec.task == task})
             if not self.takes_earlier_code:
