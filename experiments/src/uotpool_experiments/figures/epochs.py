@@ -21,8 +21,11 @@ FILE = "graph/epochs.csv"
 COLUMNS = ("dataset", "pooling", "seed", "settings", "epoch", "test_accuracy", "validation_accuracy")
 EARLY = 50  # epochs: would so many have been enough?
 WINDOW = 9  # epochs whose median a line shows, as single ones jump
-DEFAULT = "#CC79A7"  # the colour of the default layer
-OTHERS = ("#000000", "#56B4E9", "#E69F00", "#7F7F7F", "#8C564B", "#117733")
+LAYERS = {
+    "uotp": "#CC79A7",
+    "uotp-single": "#882255",
+}  # our default layer, and the one before it
+OTHERS = ("#000000", "#56B4E9", "#E69F00", "#7F7F7F", "#8C564B", "#117733", "#332288", "#AA4499", "#999933")
 
 
 class Curve(NamedTuple):
@@ -101,20 +104,21 @@ def picture(found: Curves) -> Figure:
             if pooling.startswith("uotp"):
                 solver, formulation = POOLINGS.get(pooling, ("", ""))
                 line = "--" if formulation == "paper" else "-"
-                _draw(right, pooling, by_pooling[pooling], COLOURS.get(solver, DEFAULT), line)
+                _draw(right, pooling, by_pooling[pooling], COLOURS.get(solver) or LAYERS[pooling], line)
         if "mean" in by_pooling:
             _draw(right, "mean", by_pooling["mean"], colours["mean"], ":")
         for ax, title in ((left, "other poolings"), (right, "UOT poolings, and the mean")):
             ax.set_title(f"{dataset}, {title}", fontsize=10)
-            ax.set_xlabel(
-                f"epoch; lines: median of {WINDOW} epochs; dots: chosen by validation, of {EARLY} and of all",
-                fontsize=9,
-            )
+            ax.set_xlabel("epoch")
             ax.grid(alpha=0.3)
             ax.spines[["top", "right"]].set_visible(False)
             ax.axvline(EARLY, color="0.6", linewidth=0.8, zorder=0)
             ax.legend(fontsize=8, frameon=False, ncols=2, loc="lower right")
         left.set_ylabel("test accuracy, %")
+    figure.supxlabel(
+        f"lines: median of {WINDOW} epochs; dots: the epoch chosen by validation, of {EARLY} and of all",
+        fontsize=9,
+    )
     return figure
 
 
