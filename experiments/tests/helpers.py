@@ -123,8 +123,8 @@ def cpu_seconds(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# Of CPU: a worker that hears nothing from its driver ends after its epoch, or once it has loaded torch, which takes
-# 5 seconds on a slow machine.
+# Of CPU: a worker that hears nothing from its driver ends after its epoch, or once it has loaded torch,
+# which takes 5 seconds on a slow machine.
 SECONDS_TO_END = 20
 
 
