@@ -21,10 +21,7 @@ FILE = "graph/epochs.csv"
 COLUMNS = ("dataset", "pooling", "seed", "settings", "epoch", "test_accuracy", "validation_accuracy")
 EARLY = 50  # epochs: would so many have been enough?
 WINDOW = 9  # epochs whose median a line shows, as single ones jump
-LAYERS = {
-    "uotp": "#CC79A7",
-    "uotp-single": "#882255",
-}  # our default layer, and the one before it
+LAYERS = {"uotp": "#CC79A7", "uotp-single": "#882255"}  # the default layer, and the one before it
 OTHERS = ("#000000", "#56B4E9", "#E69F00", "#7F7F7F", "#8C564B", "#117733", "#332288", "#AA4499", "#999933")
 
 
