@@ -45,6 +45,9 @@ def window(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
     return WINDOW[name] * eps * (1.0 + ratio) * slack
 
 
+# Golden values, of the largest number of an array; converged: an optimum is known to the square root of its gap.
+GOLDEN = {"float64": 1e-12, "float32": 2e-6, "converged": 1e-6}
+
 # The zoo. Loops, PyG, POT and numpy against the layers in float64 are within F64 (measured 2e-15).
 EMD = 1e-3  # WEGL with an entropy of 1e-3 of the mean cost against a linear program (measured 1.3e-4)
 # Five steps of Newton and Schulz against a true root, for a rank of 2 and 4 and eigenvalues within 20 % of each
