@@ -45,7 +45,7 @@ def window(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
     return WINDOW[name] * eps * (1.0 + ratio) * slack
 
 
-# Golden values, of the largest number of an array; converged: an optimum is known to the square root of its gap.
+# Golden values, of the largest number of an array; an optimum is known to the square root of its gap.
 GOLDEN = {"float64": 1e-12, "float32": 2e-6, "converged": 1e-6}
 
 # The zoo. Loops, PyG, POT and numpy against the layers in float64 are within F64 (measured 2e-15).
