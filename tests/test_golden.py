@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def check(result: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], to
     for name, value in result.items():
         bound = tolerance * (1 + float(expected[name].abs().max()))
         torch.testing.assert_close(
-            value.double(), expected[name], atol=bound, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
+            value.double(), expected[name], atol=bound, rtol=0, msg=partial("{}: {}".format, name)
         )
 
 
