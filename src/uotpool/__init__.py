@@ -20,7 +20,6 @@ from uotpool.nn import (
     param_groups,
 )
 from uotpool.nn.replace import replace_global_pool, replace_local_pools
-from uotpool.nn.restore import load_swapped, restore_pools
 from uotpool.solvers.newton import ConvergenceWarning
 
 __version__ = "0.2.0"
@@ -43,14 +42,12 @@ __all__ = [
     "check",
     "duality_gap",
     "explain_impl",
-    "load_swapped",
     "objective",
     "param_groups",
     "plan_stats",
     "replace_global_pool",
     "replace_local_pools",
     "resolve_impl",
-    "restore_pools",
     "suggest_rho",
     "uot_plan",
     "uot_pool",

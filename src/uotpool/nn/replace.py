@@ -1,254 +1,291 @@
-"""Swap the pooling layers of a finished network."""
+"""Swap the pooling layers of a finished network for layers of UOT."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.nn.images import AdaptiveUOTPool2d, UOTPool2d
-from uotpool.nn.look import ADAPTIVE, FIXED, Look, Pool, Seen, look, pair
-from uotpool.nn.restore import New, check_free, check_options, ours, put, remember
-from uotpool.nn.sites import CLASS, OTHER, Site
-from uotpool.nn.tokens import TokenPool
-from uotpool.nn.watch import quiet
+from uotpool.nn.images import AdaptiveUOTPool1d, AdaptiveUOTPool2d, AdaptiveUOTPool3d, UOTPool2d
+from uotpool.nn.pooling import UOTPooling
 
-Report = Callable[[str], None]
-
-_log = logging.getLogger("uotpool")
+# Options of a layer that begins as the mean, in whose place it is put. A caller's own options win.
+AS_MEAN: dict[str, Any] = {"start": "mean"}
+_SIZE = 224  # of the picture that is sent through a network if no example is passed
+_ADAPTIVE: dict[type[nn.Module], tuple[int, type[nn.Module]]] = {
+    nn.AdaptiveAvgPool1d: (1, AdaptiveUOTPool1d),
+    nn.AdaptiveAvgPool2d: (2, AdaptiveUOTPool2d),
+    nn.AdaptiveAvgPool3d: (3, AdaptiveUOTPool3d),
+}
+_BY_HAND = """Where {name} pools by a call, write in its class or a subclass
+    self.pool = AdaptiveUOTPool2d(channels, {mean})  # in __init__
+    x = self.pool(x).flatten(1)  # in forward, for F.adaptive_avg_pool2d(x, 1).flatten(1) or x.mean((2, 3))
+    x = self.pool(x)  # for x.mean(1) of tokens (B, N, D), with self.pool = UOTPooling(D, {mean})"""
 
 
 def replace_global_pool(
-    model: nn.Module,
-    *,
-    name: str | None = None,
-    example: Tensor | None = None,
-    tokens: str | None = None,
-    report: Report | None = None,
-    **uot: Any,
+    model: nn.Module, name: str | None = None, example: Tensor | None = None, **options: Any
 ) -> nn.Module:
-    """Put UOT pooling in the place of a network's global average pool.
+    """Put UOT pooling in the place of a network's global average pool, and return the network.
 
-    The network is run on an example, in eval mode and without gradients, to see where and what it
-    pools; nothing else in it changes. It may be
-
-    - a network with a pooling layer: `nn.AdaptiveAvgPool2d(1)`, `nn.AvgPool2d`, or a module that does
-      nothing but average over positions. ResNets, other CNNs and Swin transformers have one;
-    - a vision transformer that averages its patch tokens in `forward`, or pools them by a module;
-    - with `tokens`, a vision transformer that takes its class token alone.
+    The new layer begins as the mean, so that the network computes what it did before. The network is
+    run once or twice in eval mode to see which pools it calls and how many channels they get.
 
     Args:
-        model: the network, which is changed in place.
-        name: name of the pool, where several decide an output alone, as in a network of two heads; of
-            another pool, such as one in a squeeze-and-excitation block; or of a module that makes a
-            vector of tokens in a way of its own.
-        example: input of the network, a batch of one. Default: noise (1, C, H, W), with the C of the
-            first convolution, and the H and W that the network has as `img_size` or `image_size`,
-            else 224.
-        tokens: for vision transformers, which tokens are pooled. Default: those that the network
-            averages. "patches": the patch tokens, class and register tokens left out. "all": class
-            and register tokens too. A network that takes its class token alone needs one of the two,
-            and computes something else afterwards. Where the class token is joined to the mean, as in
-            the classifier of DINOv2, it stays.
-        report: called with a line on each layer that was swapped; default: the logger "uotpool",
-            level INFO.
-        **uot: options of `UOTPooling`. With `start="mean"` a network that averages computes what it
-            did before, and learns from there.
+        model: the network, which is changed in place. Its pool is a module: `nn.AdaptiveAvgPool1d`,
+            `2d` or `3d` of output 1, an `nn.AvgPool2d` over all positions, or timm's average.
+        name: dotted name of the pool, or of a module that holds it and no other. Needed where the
+            network calls several pools, as those of squeeze-and-excitation gates.
+        example: an input of the network. With it the last pool that is called is taken where several
+            are. Default: one picture of noise, 224 x 224.
+        **options: options of `UOTPooling`.
 
-    Returns:
-        The model. Parameters of the new layer have the device and dtype of its input.
-        `model.uotpool_swaps` records the swap as plain data, from which `restore_pools` makes the
-        layers again.
+    To undo the swap, set the old layer: `model.avgpool = nn.AdaptiveAvgPool2d(1)`. To load a swapped
+    network, build it, swap by the same call, and call `load_state_dict`.
 
     Example:
         >>> pool = nn.AdaptiveAvgPool2d(1)
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), pool, nn.Flatten(), nn.Linear(8, 2))
         >>> x = torch.rand(1, 3, 32, 32)
         >>> before = model(x)
-        >>> model = replace_global_pool(model, start="mean")
+        >>> model = replace_global_pool(model)
         >>> type(model[1]).__name__
         'AdaptiveUOTPool2d'
-        >>> torch.allclose(model(x), before, atol=1e-5)  # it begins where the network was
+        >>> torch.allclose(model(x), before, atol=1e-5)
         True
     """
-    if tokens is not None:
-        checks.one_of("tokens", tokens, ("patches", "all"))
-    check_options(uot)
-    seen = look(model, example)
-    found: dict[str, Pool] = {n: s for n, s in seen.pools.items() if s.is_global and s.is_average}
-    found |= seen.watch.layers(known=seen.pools)
-    if name not in found:
-        _refuse_second(model, found)
-    gates = found
-    if name is None:
-        found = seen.last(found)
-        gates = {gate: pool for gate, pool in gates.items() if gate not in found}
-    if name is None and len(found) > 1:
-        raise ValueError(f"model: expected one global average pool, got {_list(found)}; say which by name=...")
-    pool = next(iter(found.values()), None) if name is None else found.get(name)
-    if pool is not None and tokens is not None:
-        raise ValueError(
-            f"tokens: expected None, as {pool.name!r} pools positions of a feature map, which has no class "
-            f"token, got {tokens!r}"
-        )
-    if pool is None and (name is not None or not found):
-        with quiet(model):
-            pool = seen.watch.site(seen.run, name)
-    if isinstance(pool, Seen):
-        pool.check_start(uot)
-        return _swap(model, {pool.name: New(pool.new, {"output_size": 1, **pool.options(uot)})}, report)
-    if isinstance(pool, Site):
-        return _swap(model, _token_pool(pool, tokens, uot), report)
-    if name is not None:
-        raise ValueError(
-            f"name: expected one of the global average pools {sorted(found)}, or a module that makes a "
-            f"vector of tokens, got {name!r}"
-        )
-    errors = seen.watch.errors
-    raise ValueError(
-        f"model: expected one global average pool, as a layer or of tokens, got {_others(seen, gates)}"
-    ) from (errors[-1] if errors else None)
-
-
-def replace_local_pools(
-    model: nn.Module,
-    *,
-    names: Collection[str] | None = None,
-    example: Tensor | None = None,
-    report: Report | None = None,
-    **uot: Any,
-) -> nn.Module:
-    """Put a `UOTPool2d` of the same geometry in the place of each max and average pool inside a network.
-
-    Args:
-        model: the network, which is changed in place.
-        names: names of the pools to swap; default: all that are not global.
-        example, report: as in `replace_global_pool`.
-        **uot: options of `UOTPooling`. Each layer has weights of its own. `start="mean"` is for
-            average pools.
-
-    Returns:
-        The model. Parameters of the new layers have the device and dtype of their inputs.
-    """
-    if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
-        checks.fail("names", "a list of names of layers", names, TypeError)
-    check_options(uot)
-    seen = {n: s for n, s in look(model, example).pools.items() if s.axes == 2}
-    found = {n: s for n, s in seen.items() if not s.is_global}
-    for name in names or ():
-        if name not in found:
-            raise ValueError(f"names: expected some of the local pools {sorted(found)}, got {name!r}")
-    if names is not None:
-        found = {n: s for n, s in found.items() if n in names}
-    if not found:
-        raise ValueError(
-            "model: expected at least one max or average pool as a layer that is not global, got "
-            f"{_swapped(model) or _list(seen)}"
-        )
-    return _swap(model, {n: _local(s, uot) for n, s in found.items()}, report)
-
-
-def _token_pool(site: Site, tokens: str | None, uot: dict[str, Any]) -> dict[str, New]:
-    if site.what == CLASS and tokens is None:
-        raise ValueError(
-            'tokens: expected "patches" or "all", as the model takes the class token alone and averages '
-            'nothing, got None: tokens="patches" pools the patch tokens instead, which computes something '
-            "else, so fine-tune the model"
-        )
-    if tokens == "patches" and site.prefix is None:
-        raise ValueError(
-            'tokens: expected "all", as nothing tells how many tokens of the model are no patches, got '
-            '"patches"'
-        )
-    if site.what == OTHER and tokens is None and uot.get("start") == "mean":
-        raise ValueError(
-            f'start: expected none, as "mean" begins as the mean and {site.name!r} pools in a way of its own; '
-            'tokens="patches" says that the mean of the patch tokens is a good start all the same'
-        )
-    if site.instead is not None and tokens == "all" and site.cut:
-        site = site.instead
-    return {site.name: New(TokenPool, site.options(tokens) | uot, site.place, site.what)}
-
-
-def _local(seen: Seen, uot: dict[str, Any]) -> New:
-    layer = seen.layer
-    seen.check_start(uot)
-    indices = isinstance(layer, (nn.MaxPool2d, nn.AdaptiveMaxPool2d)) and layer.return_indices
-    if indices or (isinstance(layer, nn.MaxPool2d) and pair(layer.dilation) != (1, 1)):
-        raise ValueError(f"model: {seen.name!r} is {layer!r}, and UOT pooling has no dilation and no indices")
-    options = seen.options(uot)
-    if isinstance(layer, ADAPTIVE):
-        return New(AdaptiveUOTPool2d, {"output_size": pair(layer.output_size), **options})
-    assert isinstance(layer, FIXED)
-    geometry = {name: pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding")}
-    return New(UOTPool2d, {**geometry, "ceil_mode": layer.ceil_mode, **options})
-
-
-def _swap(model: nn.Module, new: dict[str, New], report: Report | None) -> nn.Module:
-    """Swap all layers or none: what may fail comes before the first one is put into its place."""
-    say = report or _log.info
+    if name is not None and not isinstance(name, str):
+        checks.fail("name", "the dotted name of a pooling layer", name, TypeError)
+    default = example is None
+    example = _checked(model, example)
+    inputs = _inputs(model, example, (*_ADAPTIVE, nn.AvgPool2d))
     modules = dict(model.named_modules(remove_duplicate=False))
-    layers = {}
-    for where, made in new.items():
-        check_free(modules, where, made.place)
-        old = modules.get(where)
-        layers[where] = made.kind(**made.options).train((model if old is None else old).training)
-    for where, layer in layers.items():
-        put(model, where, layer, new[where].place)
-    remember(model, new, layers)
-    for where, layer in layers.items():
-        at, made = where or "the model itself", new[where]
-        place = {"in": at, "output": f"pooled output of {at}"}.get(made.place, f"{made.place} {at}")
-        say(f"{place}: {_old(modules.get(where), made)} -> {type(layer).__name__}({_inside(layer)})")
+    pools = {n: x for n, x in inputs.items() if _is_global(modules[n], x)}
+    if name is not None:
+        inside = {n for n in pools if modules[n] is modules.get(name) or n.startswith(f"{name}.")}
+        if len(inside) != 1:
+            checks.fail("name", f"one of the global average pools {sorted(pools)}", name)
+        (chosen,) = inside
+    elif not pools:
+        raise ValueError(f"model: expected a global average pool as a layer, got none. {_by_hand(model)}")
+    elif len(pools) > 1 and default:
+        checks.fail("name", f"one of {list(pools)}, or an example to take the last that is called", name)
+    else:
+        chosen = list(pools)[-1]
+        if not _decides_alone(model, modules[chosen], example):
+            raise ValueError(
+                f"name: expected name={chosen!r} or that of another pool, as {chosen!r} does not decide the "
+                f"output alone, such as the pool of a gate, got None. {_by_hand(model)}"
+            )
+    _put(model, {chosen: _global_layer(chosen, modules[chosen], pools[chosen], options)})
     return model
 
 
-def _old(old: nn.Module | None, new: New) -> str:
-    """Say what a new layer takes the place of, in a line."""
-    if old is None or new.place != "in":
-        return new.was
-    return repr(old) if not any(True for _ in old.children()) else type(old).__name__
+def replace_local_pools(
+    model: nn.Module, names: Collection[str] | None = None, example: Tensor | None = None, **options: Any
+) -> nn.Module:
+    """Put a `UOTPool2d` of the same geometry in the place of max and average pools, and return the network.
+
+    Args:
+        model: the network, which is changed in place.
+        names: names of the pools to swap. Default: all `nn.MaxPool2d` and `nn.AvgPool2d` that do not
+            reach over all positions.
+        example: as in `replace_global_pool`.
+        **options: options of `UOTPooling`; each layer has parameters of its own. In the place of an
+            average pool a layer begins as the mean. No layer begins as a maximum exactly.
+    """
+    if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
+        checks.fail("names", "a list of names of layers", names, TypeError)
+    example = _checked(model, example)
+    inputs = _inputs(model, example, (nn.MaxPool2d, nn.AvgPool2d))
+    modules = dict(model.named_modules(remove_duplicate=False))
+    local = {n: x for n, x in inputs.items() if not _is_global(modules[n], x)}
+    if names is None and not local:
+        raise ValueError("model: expected nn.MaxPool2d or nn.AvgPool2d that are not global, got none")
+    for name in names or ():
+        if name not in local:
+            checks.fail("names", f"some of the local pools {sorted(local)}", name)
+    chosen = local if names is None else {n: x for n, x in local.items() if n in names}
+    _put(model, {n: _local_layer(n, modules[n], x, options) for n, x in chosen.items()})
+    return model
 
 
-def _inside(layer: nn.Module) -> str:
-    pool: Any = layer.pool
-    return "; ".join(part for part in (pool.extra_repr(), layer.extra_repr()) if part)
+def _checked(model: Any, example: Any) -> Tensor:
+    """Return the example, or a picture of noise if there is none."""
+    if not isinstance(model, nn.Module):
+        checks.fail("model", "a network (nn.Module)", model, TypeError)
+    for module in model.modules():
+        # What torch.compile returns holds the network as `_orig_mod`; `module.compile()` leaves the other mark.
+        if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
+            raise ValueError("model: expected a network that is not compiled yet: swap first, then compile")
+    if example is None:
+        conv = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+        if conv is None:
+            checks.fail("example", "an input of the network, which has no nn.Conv2d to tell its channels", None)
+        assert conv is not None
+        return _noise((1, conv.in_channels, _SIZE, _SIZE), conv.weight)
+    if not isinstance(example, Tensor):
+        checks.fail("example", "a tensor, an input of the network", example, TypeError)
+    return example
 
 
-def _refuse_second(model: nn.Module, found: Mapping[str, Pool]) -> None:
-    """Refuse a network that has a global pool of ours, as another one beside it would pool one token."""
-    one = ((1,), (1, 1), (1, 1, 1))
-    layers = ours(model).values()
-    if any(isinstance(layer, TokenPool) or getattr(layer, "output_size", None) in one for layer in layers):
-        rest = f"; name=... swaps another one of {_list(found)}" if found else ""
+def _noise(shape: tuple[int, ...], like: Tensor, seed: int = 0) -> Tensor:
+    # A generator of its own, so that a swap does not move the random numbers of the caller.
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(like)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch to eval mode without gradients; each module has its own mode again afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _inputs(model: nn.Module, example: Tensor, kinds: Collection[type]) -> dict[str, list[Tensor]]:
+    """Run the network and return the inputs of each pool that it calls, in the order of their last calls."""
+    inputs: dict[str, list[Tensor]] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            inputs[name] = [*inputs.pop(name, []), next(iter((*args, *kwargs.values())))]
+
+        return hook
+
+    pools = {name: m for name, m in model.named_modules() if name and (type(m) in kinds or _is_timms(m))}
+    handles = [m.register_forward_pre_hook(watch(name), with_kwargs=True) for name, m in pools.items()]
+    try:
+        with _evaluating(model):
+            model(example)
+    except Exception as error:
+        shown = checks.describe(example)
         raise ValueError(
-            f"model: expected a network whose global pool was not swapped, got {_swapped(model)}; build it "
-            f"anew to swap it with other options{rest}"
-        )
+            f"example: expected an input that the network takes, it fails on {shown}: {error}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return inputs
 
 
-def _swapped(model: nn.Module) -> str:
-    names = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in ours(model).items())
-    return f"a model whose pools were swapped already: {names}" if names else ""
+def _is_timms(module: nn.Module) -> bool:
+    """Return whether this is timm's average over a map, which has its channels second or last."""
+    return type(module).__name__ == "FastAdaptiveAvgPool" and type(module).__module__.startswith("timm.")
 
 
-def _others(seen: Look, gates: Mapping[str, Pool]) -> str:
-    """Say what the network has instead of the pool that was looked for, and what can be done."""
-    if gates:
-        return f"{_list(gates)}, which decides no output alone, as the pool of a gate; name=... swaps it anyway"
-    if seen.pools:
-        return f"{_list(seen.pools)}; in their place a layer, such as AdaptiveUOTPool2d, can be set by hand"
-    makes = "is neither their mean nor the class token" if seen.watch.sees_pooling else "could not be seen"
-    return (
-        f"a network without one: it has no pooling layer, and what it makes of its tokens {makes}; name=... "
-        "names a module that pools in a way of its own, and a UOTPooling in a head of your own pools tokens or "
-        "positions of any network"
+def _is_global(pool: Any, inputs: list[Tensor]) -> bool:
+    if type(pool) in _ADAPTIVE:
+        size = pool.output_size
+        return set(size if isinstance(size, (tuple, list)) else (size,)) == {1}
+    if isinstance(pool, nn.AvgPool2d):
+        return _pair(pool.padding) == (0, 0) and all(x.shape[-2:] == _pair(pool.kernel_size) for x in inputs)
+    return _is_timms(pool)
+
+
+def _decides_alone(model: nn.Module, pool: nn.Module, example: Tensor) -> bool:
+    """Return whether the output stays for another input if only this pool returns what it did before.
+
+    That of a gate, or of one of two heads, does not decide alone. Without values to compare the answer is yes.
+    """
+    if example.is_meta or not example.is_floating_point():
+        return True
+    outputs: list[Tensor] = []
+
+    def first_output(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        outputs.append(output)
+        return outputs[0]
+
+    other = _noise(tuple(example.shape), example, seed=1)
+    with _evaluating(model), pool.register_forward_hook(first_output):
+        before, after = list(_tensors(model(example))), list(_tensors(model(other)))
+    same = (
+        torch.allclose(a, b, rtol=1e-4, atol=0.0, equal_nan=True) for a, b in zip(before, after, strict=True)
     )
+    return bool(before) and all(same)
 
 
-def _list(seen: Mapping[str, Pool]) -> str:
-    shown = {n: repr(s.layer) if isinstance(s, Seen) else s.what for n, s in seen.items()}
-    return ", ".join(f"{name!r} ({shown[name]})" for name in sorted(shown)) or "no pooling layers"
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors of an output, which may be in tuples, lists, dicts and dataclasses."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        yield from _tensors(list(output.values()))
+    elif isinstance(output, (tuple, list)):
+        for part in output:
+            yield from _tensors(part)
+    elif is_dataclass(output):
+        yield from _tensors(vars(output))
+
+
+def _layer(
+    name: str, new: Callable[..., nn.Module], inputs: list[Tensor], axis: int, options: Mapping[str, Any]
+) -> nn.Module:
+    """Make a layer for inputs with their channels along `axis`, on their device and of their dtype."""
+    widths = {x.shape[axis] for x in inputs}
+    if len(widths) > 1:
+        raise ValueError(f"model: expected {name!r} to get one number of channels, got {sorted(widths)}")
+    return new(widths.pop(), **{"device": inputs[0].device, "dtype": inputs[0].dtype, **options})
+
+
+def _global_layer(name: str, old: Any, inputs: list[Tensor], options: Mapping[str, Any]) -> nn.Module:
+    options = AS_MEAN | dict(options)
+    if type(old) in _ADAPTIVE:
+        axes, new = _ADAPTIVE[type(old)]
+        return _layer(name, new, inputs, -1 - axes, options)
+    if isinstance(old, nn.AvgPool2d):
+        return _layer(name, AdaptiveUOTPool2d, inputs, -3, options)
+    if tuple(old.dim) == (1, 2):  # timm: (B, H, W, C)
+        pool = _layer(name, UOTPooling, inputs, -1, options)
+        shape = () if old.flatten else (nn.Unflatten(1, (1, 1, -1)),)
+        return nn.Sequential(nn.Flatten(1, 2), pool, *shape)
+    pool = _layer(name, AdaptiveUOTPool2d, inputs, -3, options)
+    return nn.Sequential(pool, nn.Flatten(1)) if old.flatten else pool
+
+
+def _local_layer(name: str, old: Any, inputs: list[Tensor], options: Mapping[str, Any]) -> nn.Module:
+    if isinstance(old, nn.MaxPool2d):
+        if old.return_indices or _pair(old.dilation) != (1, 1):
+            raise ValueError(f"names: expected a pool without indices and dilation, got {name!r}: {old}")
+    else:
+        options = AS_MEAN | dict(options)
+        counts_padding = old.count_include_pad and _pair(old.padding) != (0, 0)
+        if counts_padding or old.divisor_override is not None:
+            raise ValueError(
+                f"names: expected a mean of what is there, got {name!r}: {old}, which averages padding too; "
+                "with count_include_pad=False it does not"
+            )
+
+    def new(channels: int, **options: Any) -> UOTPool2d:
+        return UOTPool2d(channels, old.kernel_size, old.stride, old.padding, old.ceil_mode, **options)
+
+    return _layer(name, new, inputs, -3, options)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _put(model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+    """Put each layer in the place of a module, under all names that this has."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for where, layer in layers.items():
+        layer.train(modules[where].training)
+        for name in [n for n, module in modules.items() if module is modules[where]]:
+            parent, _, attribute = name.rpartition(".")
+            setattr(modules[parent], attribute, layer)
+
+
+def _by_hand(model: nn.Module) -> str:
+    mean = ", ".join(f"{option}={value!r}" for option, value in AS_MEAN.items())
+    text = _BY_HAND.format(name=type(model).__name__, mean=mean)
+    return f"{text}\nor call uotpool.integrations.timm.fill_attn_pool" if hasattr(model, "attn_pool") else text

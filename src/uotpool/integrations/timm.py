@@ -1,0 +1,83 @@
+"""timm: UOT pooling in the place that its vision transformers have for a pooling (extra `timm`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+try:
+    from timm.models.eva import Eva
+    from timm.models.vision_transformer import VisionTransformer
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "uotpool.integrations.timm needs timm: install the extra `timm`", name=error.name
+    ) from error
+
+from uotpool import checks
+from uotpool.nn import UOTPooling
+from uotpool.nn.replace import AS_MEAN
+from uotpool.nn.scripting import NotScriptable
+
+
+class TokenPooling(NotScriptable, nn.Module):
+    """`UOTPooling` of the tokens of a transformer without the first ones; `fill_attn_pool` makes one.
+
+    Args:
+        dim: number of features of a token.
+        prefix: number of tokens at the front of the features, class and register tokens, that are not
+            pooled.
+        skip: how many of these `forward` gets too: 0 where the model takes them off itself.
+        **options: options of `UOTPooling`.
+    """
+
+    def __init__(self, dim: int, prefix: int = 0, skip: int = 0, **options: Any) -> None:
+        super().__init__()
+        self.prefix, self.skip = checks.count("prefix", prefix, 0), checks.count("skip", skip, 0)
+        self.pool = UOTPooling(dim, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool tokens as the model hands them to this place, (B, N, D) -> (B, D)."""
+        return self.pool(x[:, self.skip :])
+
+    def plan(self, features: Tensor) -> Tensor:
+        """Return the plan of the tokens that are pooled, (B, N - prefix, D), from all of `forward_features`."""
+        return self.pool.plan(features[:, self.prefix :])
+
+    def scores(self, features: Tensor, **options: Any) -> Tensor:
+        """Return the scores of the tokens that are pooled, (B, N - prefix), as `UOTPooling.scores` does."""
+        return self.pool.scores(features[:, self.prefix :], **options)
+
+    def extra_repr(self) -> str:
+        return f"prefix={self.prefix}, skip={self.skip}"
+
+
+def fill_attn_pool(model: nn.Module, **options: Any) -> nn.Module:
+    """Pool the patch tokens of a vision transformer of timm by UOT, and return the model.
+
+    `model.attn_pool` becomes a `TokenPooling` that begins as the mean of the patch tokens. A model
+    with `global_pool="avg"` computes what it did before. One that takes its class token or has an
+    attention head ("token", "map") computes something else until it is fine-tuned. To undo the swap,
+    set `model.attn_pool` to what it was: None, or the attention head.
+
+    Args:
+        model: a `VisionTransformer` (ViT, DeiT-III, SigLIP, DINOv2, CLIP) or an `Eva` (EVA-02, DINOv3).
+        **options: options of `UOTPooling`.
+    """
+    kinds: list[Any] = [kind for kind in (VisionTransformer, Eva) if isinstance(model, kind)]
+    # A subclass may make its output of other tokens, as DeiT with its distillation token.
+    if not any(type(model).forward_head is kind.forward_head for kind in kinds):
+        accepted = "a VisionTransformer or Eva of timm with the forward_head of that class"
+        checks.fail("model", accepted, type(model), TypeError)
+    transformer: Any = model
+    weight, leading, before = next(model.parameters()), transformer.num_prefix_tokens, transformer.attn_pool
+    # What the model hands to the module there depends on its class and on the version of timm.
+    transformer.attn_pool = nn.Identity()
+    handed = transformer.pool(weight.new_zeros(1, leading + 1, transformer.embed_dim)).shape[1] - 1
+    transformer.attn_pool = before
+    if getattr(model, "pool_include_prefix", False):
+        leading = handed = 0
+    places = {"device": weight.device, "dtype": weight.dtype}
+    layer = TokenPooling(transformer.embed_dim, leading, handed, **AS_MEAN | places | options)
+    transformer.attn_pool = layer.train(model.training)
+    return model
