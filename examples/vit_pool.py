@@ -1,8 +1,7 @@
 """A small vision transformer of transformers, trained on handwritten digits with three poolings.
 
 "class" takes the class token (ViT), "mean" averages the patch tokens (the ViT of I-JEPA), and "uot" is the
-second after `replace_global_pool(model, start="mean")`, the only line that is not plain transformers. Run it
-with
+second with UOT pooling of the patch tokens, which begins as the mean. Run it with
 
     python -m examples.vit_pool
     python -m examples.vit_pool --pools uot --seeds 0 --epochs 5
@@ -20,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from transformers import IJepaConfig, IJepaForImageClassification, ViTConfig, ViTForImageClassification
 
-from uotpool import param_groups, replace_global_pool
+from uotpool import UOTPooling, param_groups
 
 POOLS = ("class", "mean", "uot")
 SIZES = {
@@ -29,11 +28,35 @@ SIZES = {
 }
 
 
+class Pooled(nn.Module):
+    """A transformer and a classifier with UOT pooling of the patch tokens between them.
+
+    Args:
+        encoder: model of transformers that returns `last_hidden_state`.
+        classifier: what makes logits of the pooled features.
+        prefix: number of class and register tokens, which are not pooled.
+    """
+
+    def __init__(self, encoder: Any, classifier: nn.Module, prefix: int = 0) -> None:
+        super().__init__()
+        self.encoder, self.classifier, self.prefix = encoder, classifier, prefix
+        self.pool = UOTPooling(encoder.config.hidden_size, start="mean")
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.encoder(images).last_hidden_state
+        return self.classifier(self.pool(tokens[:, self.prefix :]))
+
+
 def make(pool: str) -> Any:
     if pool == "class":
         return ViTForImageClassification(ViTConfig(**SIZES))
     model = IJepaForImageClassification(IJepaConfig(**SIZES))
-    return replace_global_pool(model, start="mean") if pool == "uot" else model
+    return Pooled(model.ijepa, model.classifier) if pool == "uot" else model
+
+
+def logits(model: nn.Module, x: Tensor) -> Tensor:
+    out = model(x)
+    return out if isinstance(out, Tensor) else out.logits
 
 
 def load() -> tuple[Tensor, Tensor]:
@@ -50,14 +73,14 @@ def train(model: Any, x: Tensor, y: Tensor, epochs: int) -> None:
     for _ in range(epochs):
         for which in torch.randperm(len(x)).split(100):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[which]).logits, y[which]).backward()
+            nn.functional.cross_entropy(logits(model, x[which]), y[which]).backward()
             optimizer.step()
             schedule.step()
 
 
 @torch.no_grad()
 def accuracy(model: Any, x: Tensor, y: Tensor) -> float:
-    return float((model.eval()(x).logits.argmax(1) == y).float().mean())
+    return float((logits(model.eval(), x).argmax(1) == y).float().mean())
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:

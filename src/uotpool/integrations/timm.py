@@ -66,7 +66,8 @@ def fill_attn_pool(model: nn.Module, **options: Any) -> nn.Module:
     """
     kinds: list[Any] = [kind for kind in (VisionTransformer, Eva) if isinstance(model, kind)]
     # A subclass may make its output of other tokens, as DeiT with its distillation token.
-    if not any(type(model).forward_head is kind.forward_head for kind in kinds):
+    head = getattr(type(model), "forward_head", None)
+    if not any(head is kind.forward_head for kind in kinds):
         accepted = "a VisionTransformer or Eva of timm with the forward_head of that class"
         checks.fail("model", accepted, type(model), TypeError)
     transformer: Any = model

@@ -188,7 +188,8 @@ def _is_global(pool: Any, inputs: list[Tensor]) -> bool:
         size = pool.output_size
         return set(size if isinstance(size, (tuple, list)) else (size,)) == {1}
     if isinstance(pool, nn.AvgPool2d):
-        return _pair(pool.padding) == (0, 0) and all(x.shape[-2:] == _pair(pool.kernel_size) for x in inputs)
+        plain = _pair(pool.padding) == (0, 0) and pool.divisor_override is None
+        return plain and all(x.shape[-2:] == _pair(pool.kernel_size) for x in inputs)
     return _is_timms(pool)
 
 
@@ -228,47 +229,40 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 def _layer(
-    name: str, new: Callable[..., nn.Module], inputs: list[Tensor], axis: int, options: Mapping[str, Any]
+    name: str, new: type[nn.Module], inputs: list[Tensor], axis: int, options: Mapping[str, Any], *shape: Any
 ) -> nn.Module:
     """Make a layer for inputs with their channels along `axis`, on their device and of their dtype."""
     widths = {x.shape[axis] for x in inputs}
     if len(widths) > 1:
         raise ValueError(f"model: expected {name!r} to get one number of channels, got {sorted(widths)}")
-    return new(widths.pop(), **{"device": inputs[0].device, "dtype": inputs[0].dtype, **options})
+    return new(widths.pop(), *shape, **{"device": inputs[0].device, "dtype": inputs[0].dtype, **options})
 
 
 def _global_layer(name: str, old: Any, inputs: list[Tensor], options: Mapping[str, Any]) -> nn.Module:
     options = AS_MEAN | dict(options)
-    if type(old) in _ADAPTIVE:
-        axes, new = _ADAPTIVE[type(old)]
-        return _layer(name, new, inputs, -1 - axes, options)
-    if isinstance(old, nn.AvgPool2d):
-        return _layer(name, AdaptiveUOTPool2d, inputs, -3, options)
-    if tuple(old.dim) == (1, 2):  # timm: (B, H, W, C)
+    if _is_timms(old) and tuple(old.dim) == (1, 2):  # (B, H, W, C)
         pool = _layer(name, UOTPooling, inputs, -1, options)
         shape = () if old.flatten else (nn.Unflatten(1, (1, 1, -1)),)
         return nn.Sequential(nn.Flatten(1, 2), pool, *shape)
-    pool = _layer(name, AdaptiveUOTPool2d, inputs, -3, options)
-    return nn.Sequential(pool, nn.Flatten(1)) if old.flatten else pool
+    axes, new = _ADAPTIVE.get(type(old), (2, AdaptiveUOTPool2d))
+    pool = _layer(name, new, inputs, -1 - axes, options, 1)
+    return nn.Sequential(pool, nn.Flatten(1)) if getattr(old, "flatten", False) else pool
 
 
 def _local_layer(name: str, old: Any, inputs: list[Tensor], options: Mapping[str, Any]) -> nn.Module:
     if isinstance(old, nn.MaxPool2d):
         if old.return_indices or _pair(old.dilation) != (1, 1):
-            raise ValueError(f"names: expected a pool without indices and dilation, got {name!r}: {old}")
+            raise ValueError(f"names: expected pools without indices and dilation, got {name!r}: {old}")
     else:
         options = AS_MEAN | dict(options)
         counts_padding = old.count_include_pad and _pair(old.padding) != (0, 0)
         if counts_padding or old.divisor_override is not None:
             raise ValueError(
-                f"names: expected a mean of what is there, got {name!r}: {old}, which averages padding too; "
-                "with count_include_pad=False it does not"
+                f"names: expected pools that average what is there, got {name!r}: {old}, which counts padding "
+                "too or has a divisor; without divisor_override and with count_include_pad=False it does not"
             )
-
-    def new(channels: int, **options: Any) -> UOTPool2d:
-        return UOTPool2d(channels, old.kernel_size, old.stride, old.padding, old.ceil_mode, **options)
-
-    return _layer(name, new, inputs, -3, options)
+    shape = (old.kernel_size, old.stride, old.padding, old.ceil_mode)
+    return _layer(name, UOTPool2d, inputs, -3, options, *shape)
 
 
 def _pair(size: Any) -> tuple[int, int]:
