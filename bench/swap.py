@@ -34,7 +34,7 @@ def measure(session: Session) -> list[Comparison]:
         nets: dict[str, nn.Module] = {BASELINE: plain}
         for solver in tuple(SOLVERS)[: 1 if session.quick else None]:
             net = copy.deepcopy(plain)
-            replace_global_pool(net.net, example=x[:1], start="mean", solver=solver)
+            replace_global_pool(net.net, example=x[:1], solver=solver)
             nets[solver] = net
         pooled = torch.randn_like(plain.features(x)).to(memory_format=torch.channels_last)
         label = f"{batch} x 3 x {size} x {size}"

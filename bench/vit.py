@@ -1,8 +1,8 @@
 """What the pool costs in a vision transformer (ViT-S/16 at 224 x 224): mean, UOT and an attention (MAP) head.
 
 The network is the ViT of I-JEPA in transformers, which averages its patch tokens, with the widths of ViT-S/16
-and random weights; `UOT` is the same network after `replace_global_pool(net, start="mean")`; `MAP` has the head
-of SigLIP in the place of the mean, one query that attends to all tokens and an MLP. Times are those of the
+and random weights; `UOT` is the same network with UOT pooling that begins as the mean, `MAP` with the head of
+SigLIP in the place of the mean, one query that attends to all tokens and an MLP. Times are those of the
 processor, on one thread, as a call takes a second and a busy machine would be measured with it.
 """
 
@@ -19,8 +19,7 @@ from transformers.models.siglip.modeling_siglip import SiglipMultiheadAttentionP
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
 from bench.timing import Call, processor_time
-from uotpool import replace_global_pool
-from uotpool.nn.tokens import TokenPool
+from uotpool import UOTPooling
 
 MEAN, UOT, MAP = "mean", "UOT", "MAP"
 FORWARD, STEP, POOL = "forward", "forward + backward", "pool alone, "
@@ -54,13 +53,14 @@ def measure(session: Session) -> list[Comparison]:
         plain = IJepaForImageClassification(
             IJepaConfig(image_size=size, patch_size=16, num_labels=10, **widths)
         )
-        swapped = replace_global_pool(copy.deepcopy(plain), start="mean")
+        uot = UOTPooling(widths["hidden_size"], start="mean")
+        swapped = Classifier(copy.deepcopy(plain), uot)
         x = torch.randn(batch, 3, size, size)
         with torch.no_grad():
-            off = float((swapped.eval()(x).logits - plain.eval()(x).logits).abs().max())
+            off = float((swapped.eval()(x) - plain.eval()(x).logits).abs().max())
             tokens = plain.ijepa(x).last_hidden_state
         head = SiglipMultiheadAttentionPoolingHead(SiglipVisionConfig(**widths))
-        pools = {MEAN: Mean(), UOT: TokenPool(tokens.shape[2], start="mean"), MAP: head}
+        pools = {MEAN: Mean(), UOT: copy.deepcopy(uot), MAP: head}
         nets: dict[str, nn.Module] = {MEAN: plain, UOT: swapped, MAP: Classifier(copy.deepcopy(plain), head)}
         label = f"{batch} x 3 x {size} x {size} ({tokens.shape[1]} tokens of {tokens.shape[2]})"
         note = f"{NOTE}differ from those of the mean by at most {off:.1e}"

@@ -21,7 +21,7 @@ LONGEST = (
     "tests/zoo/test_contract.py",
     "experiments/tests/test_figures.py",
     "tests/kernels/test_against_reference.py",
-    "tests/test_vision_transformers.py",
+    "tests/test_replace.py",
     "experiments/tests/test_demo.py",
     "experiments/tests/tasks/test_image_resume.py",
     "tests/test_sentence_transformers.py",

@@ -129,7 +129,7 @@ def test_onnx_by_tracing_of_images(name):
 
 
 def test_onnx_by_tracing_of_a_swapped_resnet():
-    model = replace_local_pools(replace_global_pool(Torchvision(), start="mean")).eval()
+    model = replace_local_pools(replace_global_pool(Torchvision())).eval()
     with torch.no_grad():
         model.avgpool.pool.raw_scale.fill_(0.1)
     run = traced(model, (randn(2, 3, 64, 64),), IMAGES)

@@ -153,7 +153,7 @@ def test_the_pool_is_the_one_that_replace_finds():
     before = ours(x)
     made = pools.make("uotp", 64, {}, "mean")
     ours.put(made)
-    replace_global_pool(theirs, example=x[:1], start="mean")
+    replace_global_pool(theirs, example=x[:1])
     theirs.pool.load_state_dict(made.state_dict())
     assert torch.equal(ours(x), theirs(x))
     assert torch.allclose(ours(x), before, atol=1e-5)
