@@ -13,7 +13,6 @@ from torch.export import Dim
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.test_replace import Torchvision
 from uotpool import (
     AdaptiveUOTPool2d,
     MixedMeanMax,
@@ -128,10 +127,12 @@ def test_onnx_by_tracing_of_images(name):
         close(run(randn(*size)), layer(randn(*size)))
 
 
-def test_onnx_by_tracing_of_a_swapped_resnet():
-    model = replace_local_pools(replace_global_pool(Torchvision())).eval()
+def test_onnx_by_tracing_of_a_swapped_network():
+    layers = nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 16, 3, 2, 1)
+    model = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(16, 4))
+    model = replace_local_pools(replace_global_pool(model)).eval()
     with torch.no_grad():
-        model.avgpool.pool.raw_scale.fill_(0.1)
+        model.get_submodule("5.pool").raw_scale.fill_(0.1)
     run = traced(model, (randn(2, 3, 64, 64),), IMAGES)
     for size in ((2, 3, 64, 64), (1, 3, 96, 80), (5, 3, 71, 65)):
         close(run(randn(*size)), model(randn(*size)))

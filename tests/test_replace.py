@@ -321,18 +321,15 @@ def test_local_pools_keep_their_geometry_and_averages_compute_the_same():
     torch.testing.assert_close(one(pictures()), net(pictures()), rtol=0, atol=tol.F32)
 
 
-class Padded(nn.MaxPool2d):
-    """As those of timm that pad by themselves."""
-
-    def forward(self, x):
-        return super().forward(nn.functional.pad(x, (0, 1, 0, 1)))
+class Own(nn.MaxPool2d):
+    """A subclass may pool otherwise, as those of timm that pad by themselves."""
 
 
 @pytest.mark.parametrize(
     ("layers", "options", "argument"),
     [
         ([nn.AdaptiveAvgPool2d(1)], {}, "model"),
-        ([Padded(2)], {}, "model"),
+        ([Own(2)], {}, "model"),
         ([nn.MaxPool2d(2), nn.Conv2d(8, 4, 1), nn.MaxPool2d(2)], {"names": ["0"]}, "names"),
         ([nn.MaxPool2d(2)], {"names": "1"}, "names"),
         ([nn.MaxPool2d(2), nn.MaxPool2d(2, dilation=2)], {}, "names"),
@@ -355,3 +352,13 @@ def test_a_pool_of_two_widths():
     with pytest.raises(ValueError, match=r"^model: "):
         replace_local_pools(net)
     assert is_ours(replace_global_pool(net)[-1])
+
+
+def test_the_example_learns(capsys):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("transformers")
+    from examples.vit_pool import main
+
+    accuracy = main(["--pools", "uot", "--seeds", "0", "--epochs", "5"])
+    assert accuracy["uot"][0] > 0.25  # a tenth would be chance; thirty epochs, the default, take a minute
+    assert capsys.readouterr().out.startswith("uot ")

@@ -51,6 +51,7 @@ copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # what a class takes over from torch.nn.Module needs no words here
+autodoc_mock_imports = ["timm"]  # it is not installed beside Sphinx: tests/beside_cpu.py says why
 autodoc_typehints = "none"  # the docstrings say what is accepted, shapes too
 default_role = "py:obj"  # `name` is code, and a link where it is the name of something documented
 add_module_names = False
