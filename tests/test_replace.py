@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -194,6 +195,16 @@ def calls(**options):
     return Net(lambda x: x.mean((2, 3)), **options)
 
 
+@dataclass
+class Output:
+    logits: torch.Tensor
+
+
+class Boxed(Net):
+    def forward(self, x):
+        return Output(super().forward(x))
+
+
 class TwoHeads(Net):
     def forward(self, x):
         return super().forward(x), self.gate(self.conv(x)).mean((2, 3))
@@ -207,11 +218,12 @@ def is_ours(pool):
     return isinstance(pool, AdaptiveUOTPool2d)
 
 
-def test_the_pool_of_a_gate_is_not_taken_for_the_last_one():
-    net = replace_global_pool(Net(), example=pictures(1))
+@pytest.mark.parametrize("make", [Net, Boxed])
+def test_the_pool_of_a_gate_is_not_taken_for_the_last_one(make):
+    net = replace_global_pool(make(), example=pictures(1))
     assert is_ours(net.pool)
     assert not is_ours(net.gate.pool)
-    net = replace_global_pool(Net(), name="gate")  # which holds one pool
+    net = replace_global_pool(make(), name="gate")  # which holds one pool
     assert is_ours(net.gate.pool)
     assert not is_ours(net.pool)
 
@@ -222,6 +234,7 @@ def test_the_pool_of_a_gate_is_not_taken_for_the_last_one():
         (Net, {}, "name"),
         (calls, {}, "name"),  # the only pooling layer is that of the gate
         (calls, {"example": pictures(1)}, "name"),
+        (lambda: Boxed(lambda x: x.mean((2, 3))), {"example": pictures(1)}, "name"),
         (TwoHeads, {"example": pictures(1)}, "name"),
         (Net, {"name": "fc"}, "name"),
         (Net, {"name": ""}, "name"),
