@@ -34,7 +34,7 @@ from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, command, mil_spec
 from experiments.tests.text_table import text_table
 from uotpool.cli import OF_EXPERIMENTS, main, make_parser
-from uotpool.plaintext import visible
+from uotpool_experiments.plaintext import visible
 
 ROOT = Path(__file__).parents[2]
 

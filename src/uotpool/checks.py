@@ -110,15 +110,17 @@ def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
         fail(name, "one of " + ", ".join(repr(a) for a in accepted), value)
 
 
-def only(name: str, value: object, accepted: str) -> None:
-    """Refuse what is not the one text that an option takes beside None."""
-    if value is not None and not (isinstance(value, str) and value == accepted):
-        fail(name, f"{accepted!r} or None", value)
-
-
 def flag(name: str, x: object) -> None:
     if not isinstance(x, bool):
         fail(name, "a bool", x, TypeError)
+
+
+def device(name: str, x: object) -> torch.device | None:
+    """Return a device, or None for None."""
+    try:
+        return None if x is None else torch.device(x)  # type: ignore[arg-type, call-overload]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {describe(x)}") from error
 
 
 def floating_dtype(name: str, dtype: object) -> None:
@@ -205,15 +207,6 @@ def count(name: str, x: Any, least: int, also: str = "") -> int:
     return x
 
 
-def converged(K: object, *, optional: bool = True) -> bool:
-    """Return whether K is "converged"; refuse what is neither that nor a number of modules."""
-    if isinstance(K, str) and K == "converged":
-        return True
-    if K is not None or not optional:
-        count("K", K, 0, also=' or "converged"')
-    return False
-
-
 def weight_values(name: str, x: Tensor, *, positive: bool, dtype: torch.dtype) -> None:
     """Refuse a tensor of weights with values outside of the range of the dtype, where values can be read."""
     if x.numel() == 0 or torch.compiler.is_compiling() or x.is_meta:
@@ -254,17 +247,13 @@ def index_values(index: Tensor, num_sets: int, given: bool = True) -> None:
 
 
 def mask_values(mask: Tensor, accepted: str) -> None:
-    """Refuse values other than 0 and 1: an additive mask (0 to keep, -inf to drop) would mean the opposite."""
+    """Refuse integers other than 0 and 1."""
     good = (mask == 0) | (mask == 1)
     if readable(mask):
         if not bool(good.all()):
             odd = mask[~good][0].item()
             raise ValueError(f"mask: expected {accepted}, 1 where a sample is present, got the value {odd}")
-    elif torch.compiler.is_compiling():
-        if mask.is_floating_point():
-            known = "bool or integers under torch.compile and torch.export, where no value can be checked"
-            raise ValueError(f"mask: expected {known} (mask.bool() if 1 means present), got {mask.dtype}")
-    else:
+    elif not torch.compiler.is_compiling():
         torch._assert_async(good.all(), "uotpool: mask must hold 0 and 1 only, 1 where a sample is present")
 
 

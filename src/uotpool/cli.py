@@ -18,8 +18,7 @@ import uotpool
 from uotpool.backends import available
 from uotpool.backends.cpu import library
 from uotpool.backends.triton import backend as triton
-from uotpool.plaintext import visible
-from uotpool.solvers import SOLVERS
+from uotpool.solvers import BY_NAME
 from uotpool.zoo import ENTRIES, build
 
 # Other packages add commands by a function (commands) -> None in this group of entry points.
@@ -41,10 +40,10 @@ def info() -> str:
         f"python  {platform.python_version()} on {platform.system()} {platform.machine()}",
         f"torch   {torch.__version__}, {torch.get_num_threads()} threads",
         f"pyg     {_version('torch_geometric') or 'not installed (extra pyg, for UOTAggregation)'}",
-        f"solvers {', '.join(SOLVERS)}",
+        f"solvers {', '.join(BY_NAME)}",
         "implementations",
     ]
-    chosen = uotpool.resolve_impl(torch.empty(0), next(iter(SOLVERS)))
+    chosen = uotpool.explain_impl(torch.empty(0)).partition(";")[0]
     for name, missing in available().items():
         state = f"not available: {missing}" if missing else "available"
         if name == "cpu" and not missing:
@@ -198,12 +197,11 @@ def _of_a_file(error: OSError) -> bool:
 
 
 def _message(args: argparse.Namespace, error: Exception) -> str:
-    """Make the message printable: a file may have put something into it that a terminal would obey."""
+    """Return one line that names the command."""
     words = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         words = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"  # without its number
-    text = visible(words, kept="\n")
-    return f"uotpool {args.command}: error: {text}\n"
+    return f"uotpool {args.command}: error: {words}\n"
 
 
 def _forget_output() -> None:

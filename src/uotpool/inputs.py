@@ -1,22 +1,14 @@
-"""Turn what a user passes into what a solver takes (rows, sets, log priors, weights), and validate it."""
+"""Turn what a user passes into rows, sets and log priors, and validate it: the one validation of a call."""
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from uotpool import checks
 from uotpool.sets import DenseSets, RaggedSets, Sets
-from uotpool.solvers.base import Solver
-
-Weight = float | Tensor | Sequence[float]
-Modules = int | Literal["converged"] | None
-
-DEFAULT_K = 4
 
 
 def as_sets(
@@ -25,13 +17,18 @@ def as_sets(
     ptr: Tensor | None,
     dim_size: int | None,
     mask: Tensor | None,
-    dtype: torch.dtype | None = None,
+    *,
+    dim: int | None = None,
+    raw: bool = False,
     name: str = "X",
-    as_is: bool = False,
 ) -> tuple[Tensor, Sets]:
-    """Return X in the solver's dtype (at least float32) with absent rows zeroed, and its sets.
+    """Return X in at least float32 with zeros in absent rows, and its sets.
 
-    With `as_is`, X keeps its dtype and its absent rows.
+    Args:
+        X, index, ptr, dim_size, mask: what a user passed.
+        dim: the number of features that X must have; None: any.
+        raw: whether X keeps its dtype, and its absent rows what they hold.
+        name: of X, in messages.
     """
     if isinstance(X, Tensor) and X.is_nested:
         X, ptr = _jagged(name, X, index, ptr, mask)
@@ -39,6 +36,8 @@ def as_sets(
         _refuse(name, X)
     if X.layout != torch.strided:
         _refuse(name, X)
+    if dim is not None and X.shape[-1] != dim:
+        _refuse_dim(name, X, dim)
     if index is not None or ptr is not None or dim_size is not None:
         _check_layout(index, ptr, dim_size)
 
@@ -63,19 +62,12 @@ def as_sets(
         row_index, num_sets = _index(X, index, dim_size, name)
         sets = RaggedSets(row_index, num_sets, present)
 
-    if dtype is None:
-        dtype = X.dtype if X.dtype.itemsize >= 4 or as_is else torch.float32
-    if X.dtype != dtype:
-        X = X.to(dtype)
+    if X.dtype.itemsize < 4 and not raw:
+        X = X.float()
     X = X.contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
-    return X if present is None or as_is else sets.fill_absent(X, 0.0), sets
-
-
-def computed(rows: Tensor) -> Tensor:
-    """Return rows, or in place of rows in half precision a tensor of their shape in float32 without values."""
-    return rows if rows.dtype.itemsize >= 4 else rows.new_empty((), dtype=torch.float32).expand(rows.shape)
+    return X if present is None or raw else sets.fill_absent(X, 0.0), sets
 
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -90,6 +82,12 @@ def _refuse(name: str, X: Tensor) -> None:
     if X.dim() not in (2, 3):
         checks.fail(name, layouts, X)
     checks.fail(name, "at least one feature in the last dimension", X)
+
+
+def _refuse_dim(name: str, X: Tensor, dim: int) -> None:
+    turned = X.dim() == 3 and X.shape[1] == dim
+    hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
+    checks.fail(name, f"{dim} features in the last dimension (dim={dim}){hint}", X)
 
 
 def _jagged(
@@ -158,7 +156,7 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     given = dim_size is not None
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
-        # Names of sets, such as times, taken for their numbers would ask for all of the memory.
+        # IDs passed as indices would allocate max(ID) sets.
         if checks.readable(index) and dim_size > max(10**7, 1000 * X.shape[0]):
             way_out = (
                 "torch.unique(index, return_inverse=True) numbers names; dim_size=... allows for empty sets"
@@ -172,8 +170,9 @@ def _present(mask: Tensor, X: Tensor) -> Tensor:
     """Return the mask as bool, in the shape of a per-sample value."""
     accepted = f"a bool or 0/1 tensor of shape {tuple(X.shape[:-1])}"
     checks.tensor("mask", mask, accepted)
-    if mask.is_complex():
-        checks.fail("mask", accepted, mask, TypeError)
+    if mask.is_complex() or mask.is_floating_point():
+        # An additive mask (0 to keep, -inf to drop) means the opposite of a multiplicative one.
+        checks.fail("mask", f"{accepted} (mask.bool(), if 1 means present)", mask, TypeError)
     checks.same_device("mask", mask, X)
     if mask.shape != X.shape[:-1]:
         checks.fail("mask", accepted, mask)
@@ -226,86 +225,3 @@ def _log(prior: Tensor) -> Tensor:
     """Return the log of a prior, at least 1e-31 in float32: divisions by smaller priors overflow."""
     limits = torch.finfo(prior.dtype)
     return prior.clamp_min(limits.tiny / limits.eps).log()
-
-
-def resolve_weights(
-    X: Tensor, solver: Solver, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
-) -> Tensor:
-    """Return the weights as rows of a tensor (3 or 4, K) like X; K = 1 if "converged"."""
-    given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-    converged = checks.converged(K)
-    if solver.needs_rho and not converged:
-        if rho is None:
-            accepted = f"a number > 0 or {_modules(K)} values for solver={solver.name!r} (see suggest_rho)"
-            raise ValueError(f"rho: expected {accepted}, got None")
-        given["rho"] = rho
-    elif rho is not None:
-        why = 'K="converged" has no step size' if converged else f"solver={solver.name!r} has no step size"
-        checks.fail("rho", f"None ({why})", rho)
-
-    if K is None or isinstance(K, int):
-        plain = [_number(name, value, X) for name, value in given.items()]
-        if None not in plain and checks.readable(X):  # the usual case, in one operation
-            length = DEFAULT_K if K is None else K
-            return torch.tensor([[value] * length for value in plain], dtype=X.dtype, device=X.device)
-
-    values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
-    lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
-    if K is None:
-        length, *_ = (
-            *lengths.values(),
-            DEFAULT_K,
-        )  # torch.compile of torch 2.4 to 2.8 knows no default of next()
-    else:
-        length = 1 if K == "converged" else K
-    for name, value in lengths.items():
-        if value != length:
-            if converged:
-                raise ValueError(f"{name}: expected one value (an optimum has no modules), got {value} values")
-            others = f"lengths: {lengths}" if K is None else f"K={K!r}"
-            raise ValueError(f"{name}: expected a number or {length} values, got {value} values ({others})")
-    return torch.stack([value.expand(length) for value in values.values()])
-
-
-def _number(name: str, value: object, X: Tensor) -> float | None:
-    if not isinstance(value, (int, float)):
-        return None
-    return checks.number(name, value, positive=name in ("alpha0", "rho"), dtype=X.dtype)
-
-
-def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
-    """Return a weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
-    if not isinstance(value, (Tensor, list, tuple, numbers.Real)):
-        bound = "> 0" if positive else ">= 0"
-        checks.fail(name, f"a finite number {bound}, or a list, tuple or tensor of them", value, TypeError)
-    if not isinstance(value, (Tensor, list, tuple)):
-        return X.new_full((), checks.number(name, value, positive=positive, dtype=X.dtype))
-    if not isinstance(value, Tensor):  # filled in on the device: a copy from the CPU would wait for a GPU
-        entries = [X.new_full((), checks.number(name, v, positive=positive, dtype=X.dtype)) for v in value]
-        return torch.stack(entries) if entries else X.new_empty(0)
-    accepted = f"a number {'> 0' if positive else '>= 0'} or a 1-d floating tensor with a value for each module"
-    checks.floating(name, value, accepted)
-    if value.dim() > 1 or (value.is_meta and not X.is_meta):
-        checks.fail(name, accepted, value)
-    checks.weight_values(name, value, positive=positive, dtype=X.dtype)
-    return value.to(device=X.device, dtype=X.dtype)
-
-
-def resolve_scale(X: Tensor, scale: float | Tensor | None) -> Tensor | None:
-    """Return the scale in the dtype and on the device of X, (), (1,) or (D,); None where there is none."""
-    if scale is None:
-        return None
-    D = X.shape[-1]
-    accepted = f"a finite number, or a floating tensor of shape (), (1,) or ({D},)"
-    if not isinstance(scale, Tensor):
-        return X.new_full((), checks.signed_number("scale", scale, accepted, X.dtype))
-    checks.floating("scale", scale, accepted)
-    if scale.shape not in ((), (1,), (D,)):
-        checks.fail("scale", accepted, scale)
-    checks.same_device("scale", scale, X)
-    checks.scale_values("scale", scale, X.dtype)
-    return scale.to(X.dtype)
-
-
-def _modules(K: Modules) -> str:
-    return "K" if K is None else str(K)

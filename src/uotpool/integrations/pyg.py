@@ -12,15 +12,14 @@ try:
     from torch_geometric.nn.aggr import Aggregation
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "uotpool.pyg needs PyTorch Geometric: install the extra `pyg`", name=error.name
+        "uotpool.integrations.pyg needs PyTorch Geometric: install the extra `pyg`", name=error.name
     ) from error
 
 from uotpool import checks
 from uotpool.nn import UOTPooling
-from uotpool.nn.scripting import NotScriptable
 
 
-class UOTAggregation(NotScriptable, Aggregation):
+class UOTAggregation(Aggregation):
     """`UOTPooling` as an `Aggregation`, for readouts and for `MessagePassing(aggr=UOTAggregation(dim))`.
 
     PyG resolves names among the classes of its own module and has no registry for others. After

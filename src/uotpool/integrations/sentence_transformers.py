@@ -20,12 +20,11 @@ except ModuleNotFoundError as error:
 from uotpool import checks
 from uotpool import nn as layers
 from uotpool.nn.config import MODULE
-from uotpool.nn.scripting import NotScriptable
 
 TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 
 
-class UOTPooling(NotScriptable, Module):
+class UOTPooling(Module):
     """`uotpool.UOTPooling` as a module of sentence-transformers, in the place of its `Pooling`.
 
     `model[1] = UOTPooling(model.get_embedding_dimension(), start="mean")` swaps the mean pooling of

@@ -18,10 +18,9 @@ except ModuleNotFoundError as error:
 
 from uotpool import checks
 from uotpool.nn import UOTPooling
-from uotpool.nn.scripting import NotScriptable
 
 
-class UOTMIL(NotScriptable, MILModel):
+class UOTMIL(MILModel):
     """A model of torchmil: features of the instances, `UOTPooling`, a linear classifier of the bag.
 
     It is to `UOTPooling` what torchmil's `ABMIL` is to its attention pooling, and takes part in the

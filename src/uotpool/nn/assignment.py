@@ -9,17 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uotpool import backends, checks
-from uotpool.inputs import Modules, as_sets, in_layout_of
+from uotpool.backends.call import Call
+from uotpool.coefficients import Coefficient
+from uotpool.inputs import as_sets, in_layout_of
 from uotpool.nn.base import mlp, no_autocast
 from uotpool.nn.clusters import k_means, nearest_scores
-from uotpool.nn.weights import LayerWeight, WeightedPooling, refuse_step
-from uotpool.problem import Problem
+from uotpool.nn.learned import CoefficientPooling
 from uotpool.sets import DenseSets, Sets
 from uotpool.sets.padding import pool_padded
-from uotpool.solvers import SOLVERS
+from uotpool.solvers import Sinkhorn, Solver
 
 
-class UOTAssignment(WeightedPooling):
+class UOTAssignment(CoefficientPooling):
     r"""Assign samples to clusters by unbalanced optimal transport, and sum their values in each cluster.
 
     .. math::
@@ -36,7 +37,7 @@ class UOTAssignment(WeightedPooling):
     cluster, and centres; before that, scores are random and centres are 0. `docs/use/retrieval.md`
     says what this is worth.
 
-    The weights say how clusters are filled. alpha1 = 0 and a large alpha2 are a softmax over
+    The coefficients say how clusters are filled. alpha1 = 0 and a large alpha2 are a softmax over
     clusters for each sample (NetVLAD's assignment); alpha1 and alpha2 both large are balanced
     transport (SALAD's); between them clusters and samples are free to take less than their share.
 
@@ -52,7 +53,7 @@ class UOTAssignment(WeightedPooling):
             transformer; 0: there is none. See `forward`.
         score: module in place of the default s, (..., D) -> (..., M).
         value: module in place of the default v, (..., D) -> (..., L).
-        solver, K, shared, alpha0, alpha1, alpha2, rho, init, impl: as in `UOTPooling`.
+        solver, alpha0, alpha1, alpha2, rho, impl: as in `UOTPooling`.
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L). Ragged sets are padded by their
@@ -85,29 +86,19 @@ class UOTAssignment(WeightedPooling):
         token: int = 0,
         score: nn.Module | None = None,
         value: nn.Module | None = None,
-        solver: str = "sinkhorn",
-        K: Modules = 3,
-        shared: bool = False,
-        alpha0: LayerWeight = 1.0,
-        alpha1: LayerWeight = 1.0,
-        alpha2: LayerWeight = 1.0,
-        rho: LayerWeight = None,
-        init: Any = None,
+        solver: Solver | str = Sinkhorn(K=3),  # noqa: B008 # it is a value
+        alpha0: Coefficient = 1.0,
+        alpha1: Coefficient = 1.0,
+        alpha2: Coefficient = 1.0,
+        rho: Coefficient | None = None,
         impl: str = "auto",
     ) -> None:
         checks.flag("centred", centred)
         checks.flag("dustbin", dustbin)
-        checks.flag("shared", shared)
-        checks.one_of("solver", solver, tuple(SOLVERS))
-        checks.converged(K, optional=False)
-        options = backends.solver_options(solver, K, "exact", None, None, impl)
-        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-        if options.solver.needs_rho and not options.converged:
-            given["rho"] = rho
-        else:
-            refuse_step(rho, solver, K)
-        super().__init__(dim, options.solver, K, shared, given, init, None, None)
-        self.options = options
+        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho}
+        super().__init__(dim, solver, given)
+        backends.check_impl(impl, self.solver)
+        self.impl = impl
         self.clusters = int(checks.count("clusters", clusters, 1))
         self.value_dim = int(checks.count("value_dim", value_dim, 1))
         self.token_dim = int(checks.count("token", token, 0))
@@ -146,7 +137,7 @@ class UOTAssignment(WeightedPooling):
         found = k_means(rows, self.clusters, "clusters")
         weight, bias = nearest_scores(rows, found)
         # The plan divides scores by alpha0. The dustbin is compared with the best score, which is 0 on average.
-        alpha0 = float(self.weights().alpha0[-1])
+        alpha0 = float(self.coefficients()["alpha0"][-1])
         self.score.weight.copy_(alpha0 * weight)
         self.score.bias.copy_(alpha0 * (bias - (rows @ weight.T + bias).amax(-1).mean()))
         if self.centres is not None:
@@ -159,12 +150,10 @@ class UOTAssignment(WeightedPooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        edge_index: Tensor | None = None,
-        edge_weight: Tensor | None = None,
         *,
         token: Tensor | None = None,
     ) -> Tensor:
-        """Return the descriptor of each set, (B, T + M L), of length 1, in the dtype of X; edges are ignored.
+        """Return the descriptor of each set, (B, T + M L), of length 1, in the dtype of X.
 
         Args:
             X, index, ptr, dim_size, mask: as in `UOTPooling`.
@@ -196,12 +185,11 @@ class UOTAssignment(WeightedPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the plan in the layout of X, one column per cluster, and that of the dustbin last."""
-        rows, sets = as_sets(X, index, ptr, dim_size, mask)
-        self._check_dim(X)
+        """Return the plan in the layout of X and at least float32, one column per cluster, and that of the dustbin last."""
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
         with no_autocast(rows.device.type):
             P = self._in_precision_of(rows)._plan(rows, sets)
-        return in_layout_of(X, P.to(X.dtype))
+        return in_layout_of(X, P)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         V = functional.normalize(pool_padded(self._sums, X, sets), dim=-1).flatten(1)
@@ -225,8 +213,8 @@ class UOTAssignment(WeightedPooling):
         if self.dustbin is not None:
             S = torch.cat([S, self.dustbin.expand(*S.shape[:-1], 1)], dim=-1)
         S = sets.fill_absent(S, 0.0).contiguous()
-        problem = Problem(S, sets, self._log_p0(S, sets), None, self._weight_rows(S))
-        return backends.plan(problem, self.options)
+        call = Call(S, sets, self._log_p0(S, sets), None, self._coefficients(S), self.solver)
+        return backends.solve(backends.choose(S, self.solver, self.impl), call, plan=True)
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor | None:
         """Return the log of the prior over clusters and dustbin, (M + 1,) or (B, M + 1); None: uniform."""
@@ -244,9 +232,8 @@ class UOTAssignment(WeightedPooling):
             given.append("centred=False")
         if self.dustbin is None:
             given.append("dustbin=False")
-        given.append(f"solver={self.options.solver.name!r}, K={self.K!r}")
-        weights = {name: self.learned_as(name) for name in self.raw_weights()} | self.fixed_weights()
-        given += [f"{name}={weights[name]!r}" for name in self._names if weights[name] is not None]
+        given.append(f"solver={self.solver}")
+        given += [f"{name}={slot.learned or slot.value}" for name, slot in self._slots.items()]
         return ", ".join(given)
 
 

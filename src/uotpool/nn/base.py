@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Self
@@ -13,11 +12,10 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.inputs import as_sets
-from uotpool.nn.scripting import NotScriptable
 from uotpool.sets import DenseSets, Sets
 
 
-class Pooling(NotScriptable, nn.Module):
+class Pooling(nn.Module):
     """A pooling of `(B, N, dim)` or ragged `(M, dim)` to `(B, out_dim)`. `uotpool.zoo.build` makes one by name.
 
     All of them promise what `UOTPooling` does: the output does not depend on the order of the
@@ -33,7 +31,7 @@ class Pooling(NotScriptable, nn.Module):
         out_dim: number of features of a pooled set.
         aux_loss: the pooling's own loss for the last forward, to be added to that of the task; 0.0
             where a method has none.
-        needs_edges: whether forward needs `edge_index`. Other poolings accept and ignore it.
+        needs_edges: whether forward needs `edge_index`, as that of a `GraphPooling` does.
         needs_fit: whether the method takes references from data; see `fit`.
     """
 
@@ -52,8 +50,6 @@ class Pooling(NotScriptable, nn.Module):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        edge_index: Tensor | None = None,
-        edge_weight: Tensor | None = None,
     ) -> Tensor:
         """Return the pooled vector of each set, (B, out_dim), in the dtype of X.
 
@@ -63,54 +59,50 @@ class Pooling(NotScriptable, nn.Module):
             ptr: offsets of the sets, (B + 1,), instead of `index`.
             dim_size: number of sets; keeps trailing empty ones.
             mask: True where a sample is present, shape of X without its last dimension.
-            edge_index: (2, E), the two rows of X (of X.flatten(0, 1), if dense) that an edge joins,
-                both in one set.
-            edge_weight: (E,), default 1.
         """
         # The first four arguments are those of PyG's aggregations, in their order. None is
         # keyword-only, since ONNX's exporter by tracing passes every argument by position.
-        rows, sets = as_sets(X, index, ptr, dim_size, mask)
-        self._check_dim(X)
-        if sets.num_sets == 0 and not self.needs_edges:  # torch's attention fails on no sets
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
+        return self._forward(X, rows, sets)
+
+    def _forward(self, X: Tensor, rows: Tensor, sets: Sets, *edges: Tensor | None) -> Tensor:
+        """Pool checked rows in their precision; X is what the user passed."""
+        if sets.num_sets == 0 and not edges:  # torch's attention fails on no sets
             joined = sum((parameter.sum() for parameter in self.parameters()), rows.sum())
             return (rows.new_zeros(0, self.out_dim) + 0.0 * joined).to(X.dtype)
         with no_autocast(rows.device.type):
             pool = self._in_precision_of(rows)
-            y = pool._pooled(rows, sets, edge_index, edge_weight)
+            y = pool._pool(rows, sets, *edges)
             if pool is not self:
                 self.aux_loss = pool.aux_loss
-        if not isinstance(sets, DenseSets) or sets.present is not None or X.shape[1] == 0:
+        self._check_pooled(y, sets)
+        if not isinstance(sets, DenseSets) or sets.present is not None or X.shape[-2] == 0:
             y = torch.where(sets.squeeze(sets.count(rows)) > 0, y, 0.0)
         return y.to(X.dtype)
 
+    def _check_pooled(self, y: Tensor, sets: Sets) -> None:
+        """Refuse what a class of a user's own may return by mistake."""
+        accepted = f"{type(self).__name__}._pool to return a tensor ({sets.num_sets}, {self.out_dim}), (B, out_dim)"
+        if not isinstance(y, Tensor):
+            checks.fail("_pool", accepted, y, TypeError)
+        if y.shape != (sets.num_sets, self.out_dim):
+            checks.fail("_pool", accepted, y)
+
     def _in_precision_of(self, X: Tensor) -> Self:
         """Return this pooling with parameters and buffers in the dtype of X: itself, or a copy for one call."""
-        other = [t for t in self._state() if t.dtype != X.dtype and t.is_floating_point()]
+        other = [t for t in chain(self.parameters(), self.buffers()) if t.dtype != X.dtype and t.is_floating_point()]
         if not other:
             return self
         # The copy has cast tensors in the place of the parameters. Gradients flow back through the
         # casts, and nothing changes in this module, which another thread may be using.
         return copy.deepcopy(self, {id(t): t.to(X.dtype) for t in other})
 
-    def _state(self) -> Iterable[Tensor]:
-        """Return the parameters and buffers that follow the dtype of X."""
-        return chain(self.parameters(), self.buffers())
-
-    def _check_dim(self, X: Tensor) -> None:
-        if X.shape[-1] != self.dim:
-            turned = X.dim() == 3 and X.shape[1] == self.dim
-            hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
-            checks.fail("X", f"{self.dim} features in the last dimension (dim={self.dim}){hint}", X)
-
-    def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
-        return self._pool(X, sets)
-
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         """Return (B, out_dim).
 
         Absent rows of X are 0. The output of an empty set is replaced, but must be finite.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method _pool(X, sets), which every pooling defines")
 
     def fit(
         self,
@@ -125,10 +117,9 @@ class Pooling(NotScriptable, nn.Module):
         A method that has references starts from random ones unless it is fitted. Other methods do
         nothing here. Random numbers come from torch's generator.
         """
-        given, sets = as_sets(X, index, ptr, dim_size, mask)
-        self._check_dim(X)
+        found, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
         if self.needs_fit:
-            rows = given.detach().reshape(-1, self.dim)
+            rows = found.detach().reshape(-1, self.dim)
             if sets.present is not None:
                 rows = rows[sets.present.flatten()]
             with torch.no_grad():

@@ -9,23 +9,22 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.nn.pooling import UOTPooling
-from uotpool.nn.weights import WeightedPooling
+from uotpool.nn.learned import CoefficientPooling
 
 
 def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
-    """Make parameter groups for an optimiser, with weight decay for all but the raw weights of UOT poolings.
+    """Make parameter groups for an optimiser, with weight decay for all but the coefficients of UOT poolings.
 
-    Decay would pull each raw weight to 0, whatever the data say: an alpha that is learned through its
+    Decay would pull each of their parameters to 0, whatever the data say: an alpha that is learned through its
     logarithm to 1, one that is learned through softplus to 0.69, and scales to 0, the mean.
 
     Args:
         module: model that holds layers of UOT, `UOTPooling` or `UOTAssignment`.
         weight_decay: weight decay of all other parameters.
-        **pool_options: more options for the group of the raw weights, for example `lr`: those that
+        **pool_options: more options for the group of the coefficients, for example `lr`: those that
             an optimiser of `torch.optim` has.
     """
     if not isinstance(module, nn.Module):
@@ -36,12 +35,10 @@ def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) ->
         checks.fail("weight_decay", "a number >= 0", weight_decay)
     for name in pool_options:
         _check_option(name)
-    raw: dict[int, nn.Parameter] = {}
+    raw: dict[int, Tensor] = {}
     for layer in module.modules():
-        if isinstance(layer, WeightedPooling):
-            raw |= {id(p): p for p in layer.raw_weights().values()}
-        if isinstance(layer, UOTPooling):
-            raw |= {id(p): p for p in (layer.scale, layer.raw_scale) if p is not None}
+        if isinstance(layer, CoefficientPooling):
+            raw |= {id(p): p for p in layer.raw_parameters().values()}
     rest: Iterable[nn.Parameter] = [p for p in module.parameters() if id(p) not in raw]
     return [
         {"params": rest, "weight_decay": weight_decay},

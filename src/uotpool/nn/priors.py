@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from uotpool import checks
 from uotpool.nn.base import no_autocast
 from uotpool.sets import Sets
 
-Prior = str | Mapping[str, int] | nn.Module  # what a user passes as p0 or q0
+Prior = nn.Module | Literal["learned"] | None  # what a user passes as p0 or q0
 
 
 class FeaturePrior(nn.Module):
@@ -98,23 +98,15 @@ def make_prior(
                 f"{name}: expected a prior for {dim} features (dim={dim}), got one for {given.dim}"
             )
         return given
-    if isinstance(given, str) and given == "uniform":
+    if given is None:
         return None
-    learned = isinstance(given, str) and given == "learned"
-    if name == "p0":
-        if learned:
-            return FeaturePrior(dim, device=device, dtype=dtype)
-        accepted = '"uniform", "learned" or a module that returns logits'
-    else:
-        if learned:
-            return SamplePrior(dim, device=device, dtype=dtype)
-        if isinstance(given, Mapping) and set(given) == {"hidden"}:
-            return SamplePrior(dim, given["hidden"], device=device, dtype=dtype)
-        accepted = '"uniform", "learned", {"hidden": width} or a module that returns logits'
-    if isinstance(given, Tensor):
-        accepted += f"; uot_pool(X, ..., {name}=...) takes probabilities"
-    checks.fail(name, accepted, given)
-    return None
+    if not (isinstance(given, str) and given == "learned"):
+        accepted = 'None (uniform), "learned" or a module that returns logits'
+        if isinstance(given, Tensor):
+            accepted += f"; Problem(X, ..., {name}=...) takes probabilities"
+        checks.fail(name, accepted, given)
+    kind = FeaturePrior if name == "p0" else SamplePrior
+    return kind(dim, device=device, dtype=dtype)
 
 
 def log_feature_prior(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:

@@ -1,43 +1,95 @@
-"""The description of a solver."""
+"""What every solver is: a frozen dataclass of plain numbers, with `solve` from a problem to log P."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
+from uotpool import checks
+from uotpool.sets import Sets
 
-ENTROPIC, QUADRATIC = "entropic", "quadratic"
+Regularizer = Literal["entropic", "quadratic"]
+ENTROPIC: Regularizer = "entropic"
+QUADRATIC: Regularizer = "quadratic"
 REGULARIZERS = (ENTROPIC, QUADRATIC)
-FORMULATIONS = ("exact", "paper")
+DEFAULT_K = 4
+MAX_K = 2**20
+
+
+class Weights(NamedTuple):
+    """alpha0, alpha1, alpha2 and, for Bregman ADMM, rho: one (K,) tensor each."""
+
+    alpha0: Tensor
+    alpha1: Tensor
+    alpha2: Tensor
+    rho: Tensor | None = None
+
+    def num_steps(self) -> int:
+        """Return K. It is no property: torch.compile of torch 2.4 to 2.8 knows none of a named tuple."""
+        return self.alpha0.shape[0]
+
+
+class SolverInput(NamedTuple):
+    """A problem with no defaults left: priors in the shapes of `sets`, coefficients by name.
+
+    Attributes:
+        X: samples as rows, times their scale; absent rows hold finite filler.
+        sets: which rows belong to which set.
+        log_p0: shape u of `sets`.
+        log_q0: shape v of `sets`.
+        w: the coefficients.
+    """
+
+    X: Tensor
+    sets: Sets
+    log_p0: Tensor
+    log_q0: Tensor
+    w: Weights
+
+    def start(self) -> Tensor:
+        """Return log P before the first step: mean pooling for uniform priors, for all solvers."""
+        log_P = self.sets.to_rows(self.log_p0) + self.log_q0
+        return log_P - self.sets.to_rows(self.sets.logsumexp_all(log_P))
+
+    def zero_potentials(self) -> tuple[Tensor, Tensor]:
+        """Return u = 0 and v = 0."""
+        return torch.zeros_like(self.log_p0), torch.zeros_like(self.log_q0)
 
 
 @dataclass(frozen=True)
-class Solver:
-    """One algorithm: K unrolled modules from a problem to log P, in readable torch.
+class Solver(ABC):
+    """One algorithm with its options. Options are plain numbers, so solvers compare, hash and go into JSON."""
 
-    Attributes:
-        name: the name of the solver for users.
-        regularizer: the R of its problem, one of `REGULARIZERS`.
-        weights: names of its weights, in the order of the rows of `Problem.weights`.
-        exact: returns log P of mass 1 after K >= 1 modules. Its fixed point is the optimum.
-        published: the algorithm as printed in the paper, for reproduction.
-    """
-
-    name: str
-    regularizer: str
-    weights: tuple[str, ...]
-    exact: Callable[[SolverInput], Tensor]
-    published: Callable[[SolverInput], Tensor]
+    # Without annotations, as these would be fields, and those of a subclass keep the place of the first one.
+    regularizer = ENTROPIC  # the R of its problem
+    output = "equation"  # "code": D sum_n X P, see `published`
+    uses_rho = False
+    is_exact = True  # whether its fixed point is the optimum
 
     @property
-    def needs_rho(self) -> bool:
-        return "rho" in self.weights
+    @abstractmethod
+    def steps(self) -> int:
+        """The number K of unrolled steps; 1 for a solver that converges, which takes one value of each coefficient."""
 
-    def solve(self, problem: SolverInput, formulation: str) -> Tensor:
-        """Return log P after K modules, in the shape of X, with finite filler at absent rows."""
-        if problem.w.num_modules() == 0:
-            return problem.start()
-        return self.exact(problem) if formulation == "exact" else self.published(problem)
+    @property
+    def converges(self) -> bool:
+        """Whether this returns the optimum itself, so that coefficients have one value each."""
+        return False
+
+    @abstractmethod
+    def solve(self, problem: SolverInput) -> Tensor:
+        """Return log P after the steps, in the shape of X, with finite filler at absent rows. K is at least 1."""
+
+    def config(self) -> dict[str, Any]:
+        """Return the name of the algorithm and its options, fit for JSON; `solvers.from_config` reads it."""
+        return {"name": f"{'' if self.is_exact else 'published.'}{type(self).__name__}", **asdict(self)}
+
+
+def check_steps(K: object) -> None:
+    checks.count("K", K, 0)
+    if K > MAX_K:  # type: ignore[operator] # checked above
+        checks.fail("K", f"at most {MAX_K} steps", K)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
 from uotpool.sets import logsumexp_d
-from uotpool.solvers.base import ENTROPIC, QUADRATIC
+from uotpool.solvers.base import ENTROPIC, QUADRATIC, SolverInput
 from uotpool.solvers.simplex import project
 
 
@@ -31,7 +30,7 @@ def objective(problem: SolverInput, P: Tensor, regularizer: str) -> Tensor:
 def gap(problem: SolverInput, log_P: Tensor, regularizer: str) -> Tensor:
     """Return the duality gap of each set, as s. log_P may have any mass; it is normalised first.
 
-    The weights are those of the last module.
+    The coefficients are those of the last step.
     """
     X, sets, log_p0, log_q0, w = problem
     alpha0, alpha1, alpha2 = w.alpha0[-1], w.alpha1[-1], w.alpha2[-1]

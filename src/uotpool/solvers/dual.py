@@ -19,9 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
 from uotpool.sets import Sets, logsumexp_d
-from uotpool.solvers.base import QUADRATIC
+from uotpool.solvers.base import QUADRATIC, SolverInput
 from uotpool.solvers.certificate import gap
 from uotpool.solvers.simplex import project
 from uotpool.solvers.sinkhorn import log_plan
@@ -30,7 +29,7 @@ Potentials = tuple[Tensor, Tensor]
 
 
 class Dual(NamedTuple):
-    """The dual of a problem with one value per weight."""
+    """The dual of a problem with one value per coefficient."""
 
     problem: SolverInput
     regularizer: str

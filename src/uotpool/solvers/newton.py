@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput, Weights
+from uotpool import checks
+from uotpool.solvers.base import ENTROPIC, REGULARIZERS, Regularizer, Solver, SolverInput, Weights
 from uotpool.solvers.dual import Curvature, Dual, Potentials
 from uotpool.solvers.sinkhorn import sweep
 
@@ -32,14 +34,49 @@ QUADRATIC_START_ITER = 10
 
 
 class ConvergenceWarning(RuntimeWarning):
-    """`K="converged"` stopped at `max_iter` with a gap above `tol`."""
+    """`Newton` stopped at `max_iter` with a gap above `tol`."""
 
 
-def solve(problem: SolverInput, regularizer: str, tol: float | None, max_iter: int | None) -> Tensor:
-    """Return log P at the optimum, differentiated implicitly; each weight has one value."""
+@dataclass(frozen=True)
+class Newton(Solver):
+    """The optimum itself, to a duality gap, differentiated implicitly. Coefficients have one value each, and no rho.
+
+    Args:
+        regularizer: the R of the problem, "entropic" or "quadratic".
+        tol: largest duality gap. Default: 1e-12 for float64, 1e-6 for float32.
+        max_iter: most steps. With too few there is a `ConvergenceWarning`.
+    """
+
+    regularizer: Regularizer = ENTROPIC
+    tol: float | None = None
+    max_iter: int = DEFAULT_MAX_ITER
+
+    def __post_init__(self) -> None:
+        checks.one_of("regularizer", self.regularizer, REGULARIZERS)
+        if self.tol is not None:
+            checks.number("tol", self.tol, positive=True)
+        checks.count("max_iter", self.max_iter, 1)
+
+    @property
+    def steps(self) -> int:
+        return 1
+
+    @property
+    def converges(self) -> bool:
+        return True
+
+    def solve(self, problem: SolverInput) -> Tensor:
+        """Return log P at the optimum."""
+        # The number of steps depends on values, which no compiled graph can hold. A decorator would import the
+        # compiler with the package.
+        run = torch.compiler.disable(solve) if torch.compiler.is_compiling() else solve
+        return run(problem, self.regularizer, self.tol, self.max_iter)
+
+
+def solve(problem: SolverInput, regularizer: str, tol: float | None, max_iter: int) -> Tensor:
+    """Return log P at the optimum, differentiated implicitly; each coefficient has one value."""
     X, sets, log_p0, log_q0, w = problem
     tol = DEFAULT_TOL[X.dtype] if tol is None else tol
-    max_iter = DEFAULT_MAX_ITER if max_iter is None else max_iter
     dtype = X.dtype if X.device.type == "mps" else torch.float64
     # rho has no part in the optimum.
     x, log_p, log_q, *alphas = (t.to(dtype) for t in (X, log_p0, log_q0, *w[:3]))
@@ -52,7 +89,7 @@ def solve(problem: SolverInput, regularizer: str, tol: float | None, max_iter: i
         over = gaps > _least_gap(dual, tol)
         if bool(over.any()):
             worst = f"a duality gap of {float(gaps.max()):.1e}, above tol={tol:.1e}"
-            _warn(f"stopped after max_iter={max_iter} with {worst}; raise max_iter or tol, or the weights")
+            _warn(f"stopped after max_iter={max_iter} with {worst}; raise max_iter or tol, or the coefficients")
         curvature = Curvature(dual, u, v)
         slope_u, slope_v = dual.marginal_slopes(u, v)
     if torch.is_grad_enabled():
@@ -79,7 +116,7 @@ def _warn(message: str) -> None:
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _package(frame) in ("uotpool", "torch"):
         frame, level = frame.f_back, level + 1
-    warnings.warn(f'uotpool: K="converged" {message}', ConvergenceWarning, stacklevel=level)
+    warnings.warn(f'uotpool: Newton {message}', ConvergenceWarning, stacklevel=level)
 
 
 def _package(frame: FrameType) -> str:
@@ -102,7 +139,7 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, du: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                'K="converged" has no second derivative; for one, unroll: give K as a number (impl="reference")'
+                'Newton: has no second derivative; for one, unroll: Sinkhorn or BregmanADMM with impl="reference"'
             )
         gu, gv = ctx.curvature.solve(du, dv, ADJOINT_RTOL[du.dtype], CG_MAX_ITER)
         return -gu, -gv, None

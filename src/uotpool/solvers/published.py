@@ -10,19 +10,91 @@ paper's "col" reduction is over n.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
+from uotpool import checks
 from uotpool.sets import logsumexp_d
+from uotpool.solvers.base import (
+    DEFAULT_K,
+    ENTROPIC,
+    QUADRATIC,
+    REGULARIZERS,
+    Regularizer,
+    Solver,
+    SolverInput,
+    check_steps,
+)
 
 
-def sinkhorn(problem: SolverInput) -> Tensor:
-    """Run Algorithm 2; return log P of free mass."""
+Output = Literal["equation", "code"]
+
+
+@dataclass(frozen=True)
+class Sinkhorn(Solver):
+    """Algorithm 2 as published.
+
+    Args:
+        K: number of steps; 0 leaves the plan at the priors.
+        output: "equation" for the paper's eq. 4, as everywhere; "code" for D sum_n X P, which the authors' code
+            puts out and which is not normalised.
+    """
+
+    K: int = DEFAULT_K
+    output: Output = "equation"
+    is_exact = False
+
+    def __post_init__(self) -> None:
+        check_steps(self.K)
+        checks.one_of("output", self.output, ("equation", "code"))
+
+    @property
+    def steps(self) -> int:
+        return self.K
+
+    def solve(self, problem: SolverInput) -> Tensor:
+        """Return log P of free mass."""
+        return _sinkhorn(problem)
+
+
+@dataclass(frozen=True)
+class BregmanADMM(Solver):
+    """Algorithm 1 as published.
+
+    Args:
+        regularizer: the R of the problem, "entropic" or "quadratic".
+        K: number of steps; 0 leaves the plan at the priors.
+        output: as for `Sinkhorn`.
+    """
+
+    regularizer: Regularizer = ENTROPIC
+    K: int = DEFAULT_K
+    output: Output = "equation"
+    is_exact = False
+    uses_rho = True
+
+    def __post_init__(self) -> None:
+        checks.one_of("regularizer", self.regularizer, REGULARIZERS)
+        check_steps(self.K)
+        checks.one_of("output", self.output, ("equation", "code"))
+
+    @property
+    def steps(self) -> int:
+        return self.K
+
+    def solve(self, problem: SolverInput) -> Tensor:
+        """Return log P^(K)."""
+        return _badmm(problem, self.regularizer == QUADRATIC)
+
+
+def _sinkhorn(problem: SolverInput) -> Tensor:
     X, sets, log_p0, log_q0, w = problem
     a, b = problem.zero_potentials()
     Y = X / w.alpha0[0]
-    for k in range(w.num_modules()):
+    for k in range(w.num_steps()):
         alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
         log_p, log_q = sets.logsumexp_n(Y), logsumexp_d(Y)
         a = alpha1 * (a + alpha0 * (log_p0 - log_p)) / (alpha0 * (alpha0 + alpha1))
@@ -31,23 +103,13 @@ def sinkhorn(problem: SolverInput) -> Tensor:
     return Y
 
 
-def badmm_entropic(problem: SolverInput) -> Tensor:
-    """Run Algorithm 1 with entropic R; return log P^(K)."""
-    return _badmm(problem, quadratic=False)
-
-
-def badmm_quadratic(problem: SolverInput) -> Tensor:
-    """Run Algorithm 1 with quadratic R; return log P^(K)."""
-    return _badmm(problem, quadratic=True)
-
-
 def _badmm(problem: SolverInput, quadratic: bool) -> Tensor:
     X, sets, log_p0, log_q0, w = problem
     assert w.rho is not None
     log_P = log_S = sets.to_rows(log_p0) + log_q0
     log_mu, log_eta = log_p0, log_q0
     Z, (z1, z2) = torch.zeros_like(X), problem.zero_potentials()
-    for k in range(w.num_modules()):
+    for k in range(w.num_steps()):
         alpha0, alpha1, alpha2, rho = w.alpha0[k], w.alpha1[k], w.alpha2[k], w.rho[k]
         # Line 3, log-primal update.
         if quadratic:

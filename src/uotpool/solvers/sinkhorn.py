@@ -1,14 +1,39 @@
-"""Exact Sinkhorn for the entropic problem, one step per module."""
+"""Exact Sinkhorn for the entropic problem, one sweep a step."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
 from uotpool.sets import Sets
-from uotpool.solvers import published
-from uotpool.solvers.base import ENTROPIC, Solver
+from uotpool.solvers.base import DEFAULT_K, Solver, SolverInput, check_steps
+
+
+@dataclass(frozen=True)
+class Sinkhorn(Solver):
+    """K unrolled steps of exact Sinkhorn, for the entropic problem.
+
+    Args:
+        K: number of steps; 0 leaves the plan at the priors.
+    """
+
+    K: int = DEFAULT_K
+
+    def __post_init__(self) -> None:
+        check_steps(self.K)
+
+    @property
+    def steps(self) -> int:
+        return self.K
+
+    def solve(self, problem: SolverInput) -> Tensor:
+        """Return log P after K sweeps from v = 0. The alpha0 of the last step forms the plan."""
+        u, v = problem.zero_potentials()
+        for k in range(problem.w.num_steps()):
+            u, v = sweep(problem, v, k)
+        return log_plan(problem.X, problem.sets, u, v, problem.w.alpha0[-1])
 
 
 def smax_n(sets: Sets, Y: Tensor, alpha0: Tensor) -> Tensor:
@@ -26,7 +51,7 @@ def smax_d(Y: Tensor, alpha0: Tensor) -> Tensor:
 
 
 def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Do module k: maximise the dual in u, then in v (Gauss-Seidel: v sees the new u).
+    """Do step k: maximise the dual in u, then in v (Gauss-Seidel: v sees the new u).
 
     The published update moves both from the same iterate and mixes up the units of the potentials.
     It has another fixed point unless alpha0 = 1 (`solvers/published.py`).
@@ -43,14 +68,6 @@ def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return u, v
 
 
-def solve(problem: SolverInput) -> Tensor:
-    """Return log P after K sweeps from v = 0. The last module's alpha0 forms the plan."""
-    u, v = problem.zero_potentials()
-    for k in range(problem.w.num_modules()):
-        u, v = sweep(problem, v, k)
-    return log_plan(problem.X, problem.sets, u, v, problem.w.alpha0[-1])
-
-
 def log_plan(X: Tensor, sets: Sets, u: Tensor, v: Tensor, alpha0: Tensor) -> Tensor:
     """Return the log softmax of (X + u + v) / alpha0 over all entries of each set."""
     Y = X + sets.to_rows(u) + v
@@ -58,5 +75,3 @@ def log_plan(X: Tensor, sets: Sets, u: Tensor, v: Tensor, alpha0: Tensor) -> Ten
     Y = (Y - sets.to_rows(top)) / alpha0
     return Y - sets.to_rows(sets.logsumexp_all(Y))
 
-
-SOLVER = Solver("sinkhorn", ENTROPIC, ("alpha0", "alpha1", "alpha2"), solve, published.sinkhorn)

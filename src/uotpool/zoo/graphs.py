@@ -10,6 +10,7 @@ from torch_geometric.nn import DenseGCNConv, GCNConv, LEConv
 from torch_geometric.utils import add_remaining_self_loops, coalesce, scatter, softmax
 
 from uotpool import checks
+from uotpool.inputs import as_sets
 from uotpool.nn.base import Pooling
 from uotpool.sets import RaggedSets, Sets, segments
 from uotpool.sets.padding import flat
@@ -34,7 +35,30 @@ class GraphPooling(Pooling):
         """Pool the graphs, (B, out_dim)."""
         raise NotImplementedError
 
-    def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+    def forward(  # type: ignore[override] # a user who passes edges knows that this pooling needs them
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Return the pooled vector of each graph, (B, out_dim), in the dtype of X.
+
+        Args:
+            X, index, ptr, dim_size, mask: as in `Pooling.forward`; nodes are the samples.
+            edge_index: (2, E), the two rows of X (of X.flatten(0, 1), if dense) that an edge joins, both in one
+                graph.
+            edge_weight: (E,), default 1.
+        """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
+        return self._forward(X, rows, sets, edge_index, edge_weight)
+
+    def _pool(
+        self, X: Tensor, sets: Sets, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
+    ) -> Tensor:
         num_rows = X.shape[:-1].numel()
         _check_edges(X, num_rows, edge_index, edge_weight)
         assert edge_index is not None

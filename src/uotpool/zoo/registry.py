@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from uotpool import checks
+from uotpool.coefficients import Learned
 from uotpool.nn.base import Pooling
-from uotpool.nn.pooling import CLASSIC
+from uotpool.nn.pooling import UOTPooling
+from uotpool.solvers import BY_NAME, Sinkhorn, Solver, published
 
 
 class Entry(NamedTuple):
@@ -19,8 +22,10 @@ class Entry(NamedTuple):
     formula: str
     paper: str  # authors and year; the class has the full citation
     source: str = "uotpool"  # where the code comes from
-    options: tuple[tuple[str, Any], ...] = ()  # the options that the name sets
-    defaults: tuple[tuple[str, Any], ...] = ()  # other defaults than those of the class
+    # All that the name depends on, so that another default of the class changes no pooling. `fixed` by the name, or
+    # a default of it.
+    fixed: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def needs_pyg(self) -> bool:
@@ -47,11 +52,23 @@ LEE, ILSE, UOT = "Lee et al. 2016", "Ilse et al. 2018", "Cheng and Xu 2022"
 PYG_LAYERS = "uotpool, layers of PyG"
 
 
-def _uot(solver: str, regulariser: str, formulation: str) -> Entry:
-    published = " as published" if formulation == "paper" else ""
-    formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan ({regulariser} R) by {solver}{published}"
-    options = (("solver", solver), ("formulation", formulation))
-    return Entry("nn.pooling:UOTPooling", formula, UOT, options=options, defaults=tuple(CLASSIC.items()))
+# As the paper's authors learn coefficients: softplus(0.1 randn), one for each step.
+_AS_PUBLISHED = dict.fromkeys(("alpha0", "alpha1", "alpha2"), Learned(transform="softplus", per_step=True))
+_LEARNED = {"alpha0": 1.0, "alpha1": Learned(20.0, "exp"), "alpha2": Learned(5.0, "exp")}
+_PER_FEATURE = {"scale": Learned(1.0, "linear"), "p0": None, "q0": None, "reduce": "mean"}
+
+
+def _uot(formula: str, solver: Solver, fixed: tuple[str, ...] = (), **options: Any) -> Entry:
+    known = {"solver": solver, **_PER_FEATURE, **options}
+    return Entry("nn.pooling:UOTPooling", formula, UOT, fixed=("solver", *fixed), options=tuple(known.items()))
+
+
+def _of_paper(solver: Solver) -> Entry:
+    name = "badmm" if solver.uses_rho else "sinkhorn"
+    as_published = "" if solver.is_exact else " as published"
+    formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan ({solver.regularizer} R) by {name}{as_published}"
+    rho = {"rho": Learned(transform="softplus", per_step=True)} if solver.uses_rho else {}
+    return _uot(formula, solver, **_AS_PUBLISHED, **rho, scale=1.0)
 
 
 ENTRIES: dict[str, Entry] = {
@@ -88,19 +105,21 @@ ENTRIES: dict[str, Entry] = {
         "Ranjan et al. 2020",
         PYG_LAYERS,
     ),
-    "uotp": Entry("nn.pooling:UOTPooling", "sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", UOT),
-    "uotp-single": Entry(
-        "nn.pooling:UOTPooling",
-        "uotp with one module and fixed weights, which costs less",
-        UOT,
-        options=(("K", 1), ("alpha1", 0.7), ("alpha2", 0.7)),
+    "uotp": _uot("sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", Sinkhorn(4), **_LEARNED),
+    "uotp-single": _uot(
+        "uotp with one step and fixed coefficients, which costs less",
+        Sinkhorn(1),
+        ("K", "alpha1", "alpha2"),
+        alpha0=1.0,
+        alpha1=0.7,
+        alpha2=0.7,
     ),
-    "uotp-sinkhorn": _uot("sinkhorn", "entropic", "exact"),
-    "uotp-badmm-e": _uot("badmm-e", "entropic", "exact"),
-    "uotp-badmm-q": _uot("badmm-q", "quadratic", "exact"),
-    "uotp-sinkhorn-paper": _uot("sinkhorn", "entropic", "paper"),
-    "uotp-badmm-e-paper": _uot("badmm-e", "entropic", "paper"),
-    "uotp-badmm-q-paper": _uot("badmm-q", "quadratic", "paper"),
+    "uotp-sinkhorn": _of_paper(BY_NAME["sinkhorn"]),
+    "uotp-badmm-e": _of_paper(BY_NAME["badmm-e"]),
+    "uotp-badmm-q": _of_paper(BY_NAME["badmm-q"]),
+    "uotp-sinkhorn-paper": _of_paper(published.Sinkhorn()),
+    "uotp-badmm-e-paper": _of_paper(published.BregmanADMM("entropic")),
+    "uotp-badmm-q-paper": _of_paper(published.BregmanADMM("quadratic")),
     "nin": Entry("zoo.networks:NetworkInNetwork", "1/N sum_n relu(W2 relu(W1 x_n))", "Lin et al. 2013"),
     "set-transformer": Entry(
         "zoo.pyg_sets:SetTransformer", "SAB(PMA_1(SAB(X)))", "Lee et al. 2019", "PyG SetTransformerAggregation"
@@ -129,11 +148,13 @@ ENTRIES: dict[str, Entry] = {
         "",
     ),
     "softmax": Entry("zoo.simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
-    "softmax-per-feature": Entry(
-        "nn.pooling:UOTPooling",
+    "softmax-per-feature": _uot(
         "sum_n softmax_n(s_d x_nd) x_nd, uotp without transport",
-        UOT,
-        options=(("K", 1), ("alpha1", 0.7), ("alpha2", 0.0)),  # alpha1 changes nothing then
+        Sinkhorn(1),
+        ("K", "alpha1", "alpha2"),
+        alpha0=1.0,
+        alpha1=0.7,  # changes nothing where alpha2 = 0
+        alpha2=0.0,
     ),
     "lse": Entry("zoo.simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
     "vpa": Entry("zoo.simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),
@@ -207,7 +228,7 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
         hidden: width of the hidden layer, for the poolings that have one; default `dim`, but 4 `dim` for
             "map". The others ignore it, so that one can be put in the place of another by its name alone.
         **options: options of the pooling's class, for example `ratio=0.8` for "sagp", or those of
-            `UOTPooling` for "uotp-...".
+            `UOTPooling` for "uotp-...", see `options_of`.
 
     Example:
         >>> pool = build("gem", dim=64)
@@ -216,18 +237,50 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
         >>> build("gated-attention", dim=64, hidden=32).out_dim
         64
     """
-    found = entry(name)
-    kind = found.load()
+    kind = entry(name).load()
     dim = int(checks.count("dim", dim, 1))
     if hidden is not None:
         hidden = int(checks.count("hidden", hidden, 1))
-    known = set(inspect.signature(kind).parameters) - {"dim"}
-    if "hidden" in known:
+    if "hidden" in inspect.signature(kind).parameters:
         options["hidden"] = hidden
+    return kind(dim, **options_of(name, options))
+
+
+def options_of(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return all options of the class behind a name: those of the name, and these, checked.
+
+    Layers of UOT take, beside their own options, K and readout ("conditional", "sum" or "authors") and "uniform"
+    priors, which stored runs are spelled with.
+    """
+    found = entry(name)
+    kind = found.load()
+    is_uot = kind is UOTPooling
+    known = set(inspect.signature(kind).parameters) - {"dim"} | ({"K", "readout"} if is_uot else set())
     for option, value in options.items():
-        if option in dict(found.options):
+        if option in found.fixed:
             raise TypeError(f"{option}: expected none, {name!r} sets it, got {value!r}")
         if option not in known:
-            accepted = ", ".join(sorted(known - dict(found.options).keys() - {"hidden"})) or "none"
-            raise TypeError(f"{option}: expected an option of {name!r} ({accepted}), got {option!r}")
-    return kind(dim, **dict(found.defaults) | dict(found.options) | options)
+            close = difflib.get_close_matches(option, known, n=1)
+            accepted = ", ".join(sorted(known - set(found.fixed))) or "none"
+            hint = f", did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{option}: expected an option of {name!r} ({accepted}{hint}), got {option!r}")
+    merged = dict(found.options) | options
+    return _as_arguments(merged) if is_uot else merged
+
+
+def _as_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `UOTPooling` from options as stored runs spell them."""
+    options = dict(options)
+    solver = options["solver"]
+    if "K" in options:
+        solver = replace(solver, K=options.pop("K"))
+    readout = options.pop("readout", "conditional")
+    checks.one_of("readout", readout, ("conditional", "sum", "authors"))
+    if readout == "authors":
+        if solver.is_exact:
+            checks.fail("readout", '"authors" with a published solver only', readout)
+        solver = replace(solver, output="code")
+    elif readout == "sum":
+        options["reduce"] = "sum"
+    uniform = {name: None for name in ("p0", "q0") if isinstance(options[name], str) and options[name] == "uniform"}
+    return options | uniform | {"solver": solver}

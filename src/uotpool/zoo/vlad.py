@@ -14,6 +14,7 @@ from uotpool.nn.assignment import UOTAssignment
 from uotpool.nn.base import Pooling
 from uotpool.nn.clusters import k_means, nearest_scores
 from uotpool.sets import DenseSets, Sets
+from uotpool.solvers import Sinkhorn
 from uotpool.sets.padding import pool_padded
 
 
@@ -109,7 +110,7 @@ class SALAD(UOTAssignment):
     ) -> None:
         hidden = dim if hidden is None else hidden
         fixed: dict[str, Any] = {"alpha1": self.FIXED, "alpha2": self.FIXED}
-        super().__init__(dim, clusters, value_dim, hidden=hidden, centred=False, token=token, K=K, **fixed)
+        super().__init__(dim, clusters, value_dim, hidden=hidden, centred=False, token=token, solver=Sinkhorn(K), **fixed)
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor:
         N, M = sets.squeeze(sets.count(S)), self.clusters

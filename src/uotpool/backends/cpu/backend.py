@@ -4,53 +4,40 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
+from uotpool.backends.base import Backend
+from uotpool.backends.call import Call
 from uotpool.backends.cpu import (
-    calls,
     library,
     operators,  # noqa: F401 # registers what compilers and exporters see
     ops,
-    windows,
 )
-from uotpool.problem import Problem
+from uotpool.backends.tensors import differentiated_in_reverse
+from uotpool.solvers import BregmanADMM, Sinkhorn, Solver
 
 
 class CpuBackend(Backend):
-    """The K modules of the exact formulation, with first derivatives in reverse."""
+    """The unrolled steps of exact Sinkhorn and Bregman ADMM, with first derivatives in reverse."""
 
     name = "cpu"
-    most_modules = calls.MOST_MODULES
 
     def unavailable(self) -> str:
         return library.missing()
 
-    def refuses(self, options: SolverOptions) -> str:
-        if options.converged:
-            return 'has the K modules of formulation="exact" only, got K="converged"'
-        if options.formulation != "exact":
-            return f'has the K modules of formulation="exact" only, got formulation={options.formulation!r}'
-        if options.solver.name not in library.SOLVERS:
-            return f"has no kernel for solver={options.solver.name!r}"
+    def why_not(self, X: Tensor, solver: Solver) -> str:
+        if not X.is_cpu:
+            return "takes tensors on the CPU"
+        if type(solver) not in (Sinkhorn, BregmanADMM):
+            return f"has no kernel for {solver}"
+        if solver.steps == 0:
+            return "has nothing to solve with K = 0"
+        if not differentiated_in_reverse():
+            return "is not used under torch.func, forward-mode AD, torch.jit.trace and ONNX export"
+        if reason := library.missing():
+            return f"cannot be used: {reason}"
         return ""
 
-    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
-        if ops.handles(X):
-            return ""
-        return "a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-
-    def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return ops.solve(problem, options.solver.name, plan=True)
-
-    def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return ops.solve(problem, options.solver.name)
-
-    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
-        return "" if options.solver.name == "sinkhorn" else "its kernel for windows has solver='sinkhorn' only"
-
-    def pool_windows(
-        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
-    ) -> Tensor:
-        return windows.pool(X, weights, scale, *geometry)
+    def solve(self, call: Call, *, plan: bool = False) -> Tensor:
+        return ops.solve(call, plan=plan)
 
 
 CPU = CpuBackend()

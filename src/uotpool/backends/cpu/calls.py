@@ -9,7 +9,7 @@ from torch import Tensor
 
 from uotpool.backends.cpu import library, pieces
 from uotpool.backends.tensors import plain
-from uotpool.problem import LearnedWeights
+from uotpool.backends.legacy import LearnedWeights
 
 DTYPES = (torch.float32, torch.float64)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}

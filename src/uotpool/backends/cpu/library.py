@@ -14,7 +14,7 @@ import warnings
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
-from uotpool.problem import LOG, SOFTPLUS, VALUE
+from uotpool.backends.legacy import LOG, SOFTPLUS, VALUE
 
 ABI = 6
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header

@@ -16,7 +16,6 @@ from uotpool.backends.cpu.calls import DTYPES, MOST_MODULES, Arguments
 from uotpool.backends.cpu.ops import by_operator, save, saved
 from uotpool.backends.derivatives import refuse
 from uotpool.backends.tensors import plain
-from uotpool.solvers import SOLVERS
 
 _problem = (
     "Tensor X, Tensor? ptr, Tensor? order, SymInt N, Tensor? log_p0, Tensor? log_q0, Tensor weights, "
@@ -45,7 +44,7 @@ def _validated(p: Arguments) -> Arguments:
         and p.solver in library.SOLVERS
         and p.weights is not None
         and p.weights.dim() == 2
-        and p.weights.shape[0] == len(SOLVERS[p.solver].weights)
+        and p.weights.shape[0] == (3 if p.solver == "sinkhorn" else 4)
         and 1 <= p.weights.shape[1] <= MOST_MODULES
         and (p.scale is None or p.scale.shape in ((1,), (D,)))
         and (p.log_p0 is None or p.log_p0.shape in ((D,), (p.num_sets, D)))

@@ -15,7 +15,16 @@ from uotpool.backends.cpu import calls
 from uotpool.backends.cpu.calls import Arguments
 from uotpool.backends.derivatives import differentiated, keep, kept
 from uotpool.backends.tensors import all_eager, all_plain, differentiated_in_reverse, plain
-from uotpool.problem import RATE, LearnedScale, LearnedWeights, Problem, by_parameter
+from uotpool.backends.call import Call
+from uotpool.backends.legacy import (
+    RATE,
+    LearnedScale,
+    LearnedWeights,
+    Problem,
+    by_parameter,
+    kernel_name,
+    of_call,
+)
 from uotpool.sets import DenseSets, RaggedSets, Sets
 
 
@@ -24,14 +33,9 @@ def handles(X: Tensor) -> bool:
     return X.is_cpu and differentiated_in_reverse()
 
 
-def solve(problem: Problem, solver: str, *, plan: bool = False) -> Tensor:
-    """Return the pooled output (B, D), or the plan in the shape of X. K >= 1.
-
-    Args:
-        problem: what to solve.
-        solver: one of `library.SOLVERS`.
-        plan: the plan instead of the pooled output.
-    """
+def solve(call: Call, *, plan: bool = False) -> Tensor:
+    """Return the pooled output (B, D), or the plan in the shape of X. K >= 1."""
+    problem, solver = of_call(call), kernel_name(call.solver)
     X, sets, log_p0, log_q0, weights, scale, _ = problem
     given = weights.raw if isinstance(weights, LearnedWeights) else (weights,)
     raw_scale = False

@@ -13,15 +13,16 @@ from importlib import metadata, util
 import torch
 from torch import Tensor
 
-from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
+from uotpool.backends import legacy
+from uotpool.backends.base import Backend
+from uotpool.backends.call import Call
 from uotpool.backends.tensors import differentiated_in_reverse
 from uotpool.backends.triton import (
     operators,  # noqa: F401 # registers what compilers and exporters see
     ops,
-    windows,
 )
-from uotpool.backends.triton.arguments import KERNELS, MOST_ALONE, MOST_COLUMNS
-from uotpool.problem import Problem
+from uotpool.backends.triton.arguments import MOST_COLUMNS
+from uotpool.solvers import BregmanADMM, Sinkhorn, Solver
 
 DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
 OLDEST_TRITON = (3, 2)
@@ -84,57 +85,31 @@ class TritonBackend(Backend):
     """The K modules of exact Sinkhorn and Bregman ADMM on CUDA and ROCm, with first derivatives in reverse."""
 
     name = "triton"
-    reads_as_is = True
+    reads_raw = True
 
     def unavailable(self) -> str:
         return _REASON
 
-    def refuses(self, options: SolverOptions) -> str:
-        if options.converged:
-            return 'has the K modules of formulation="exact" only, got K="converged"'
-        if options.formulation != "exact":
-            return f'has the K modules of formulation="exact" only, got formulation={options.formulation!r}'
-        if options.solver.name not in KERNELS:
-            return f"has no kernel for solver={options.solver.name!r}"
-        return ""
-
-    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
+    def why_not(self, X: Tensor, solver: Solver) -> str:
         if X.device.type != "cuda" and not (_INTERPRETED and X.is_cpu):
-            return "a tensor on a CUDA or ROCm GPU"
+            return "takes tensors on a CUDA or ROCm GPU"
+        if _REASON:
+            return f"cannot be used: {_REASON}"
+        if type(solver) not in (Sinkhorn, BregmanADMM):
+            return f"has no kernel for {solver}"
+        if solver.steps == 0:
+            return "has nothing to solve with K = 0"
         if not differentiated_in_reverse():
-            return "a tensor outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-        if X.dim() > 0 and X.shape[axis] > MOST_COLUMNS:
-            return f"at most {MOST_COLUMNS} features"
-        return _too_old(X.device.index) if X.is_cuda else ""
+            return "is not used under torch.func, forward-mode AD, torch.jit.trace and ONNX export"
+        if X.dim() > 0 and X.shape[-1] > MOST_COLUMNS:
+            return f"takes at most {MOST_COLUMNS} features"
+        return f"takes {_too_old(X.device.index)}" if X.is_cuda and _too_old(X.device.index) else ""
 
-    def concerns(self, X: Tensor) -> bool:
+    def is_relevant(self, X: Tensor) -> bool:
         return not X.is_cpu
 
-    def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return ops.solve(problem, options.solver.name, plan=True)
-
-    def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return ops.solve(problem, options.solver.name)
-
-    def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
-        if options.solver.name != "badmm-q":
-            return ""
-        entries = X.numel()
-        # An exporter's sizes stand for any number: the kernel is right for all of them.
-        known = type(entries) is int and type(num_sets) is int
-        if not known or entries <= MOST_ALONE * max(num_sets, 1):
-            return ""
-        return f"sets of at most {MOST_ALONE} entries on average for solver='badmm-q'"
-
-    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
-        if options.solver.name != "sinkhorn":
-            return "its kernel for windows has solver='sinkhorn' only"
-        return windows.refuses(channels, kernel_size)
-
-    def pool_windows(
-        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
-    ) -> Tensor:
-        return windows.pool(X, weights, scale, geometry)
+    def solve(self, call: Call, *, plan: bool = False) -> Tensor:
+        return ops.solve(legacy.of_call(call), legacy.kernel_name(call.solver), plan=plan)
 
 
 TRITON = TritonBackend()

@@ -15,7 +15,6 @@ from uotpool.backends.derivatives import refuse
 from uotpool.backends.tensors import plain
 from uotpool.backends.triton.arguments import DTYPES, KERNELS, MOST_COLUMNS, Arguments, Saved
 from uotpool.backends.triton.ops import Solved, by_operator, kernels, save, solved
-from uotpool.solvers import SOLVERS
 
 _problem = (
     "Tensor X, Tensor? ptr, Tensor? order, Tensor? present, SymInt N, Tensor? log_p0, Tensor? log_q0, "
@@ -40,7 +39,7 @@ def _validated(p: Arguments) -> Arguments:
         and all(t is None or t.dtype == torch.int64 for t in (p.ptr, p.order))
         and p.solver in KERNELS
         and p.weights.dim() == 2
-        and p.weights.shape[0] == len(SOLVERS[p.solver].weights)
+        and p.weights.shape[0] == len(COEFFICIENTS[p.solver])
         and p.weights.shape[1] >= 1
         and (p.scale is None or p.scale.shape in ((1,), (D,)))
         and (p.log_p0 is None or p.log_p0.shape in ((D,), (p.num_sets, D)))

@@ -1,0 +1,67 @@
+"""What travels from a layer or a `Problem` to a backend: checked tensors and numbers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uotpool import coefficients
+from uotpool.coefficients import Coefficients, Value
+from uotpool.sets import Sets
+from uotpool.solvers.base import Solver, SolverInput, Weights
+
+
+class Call(NamedTuple):
+    """The sets of a batch with priors, coefficients and the solver. Nothing here is checked again.
+
+    Attributes:
+        X: samples as rows in the layout of `sets`, contiguous, at least float32, 0 in absent rows. But see `raw`.
+        sets: which rows belong to which set.
+        log_p0: log prior over features, (D,) or (B, D); None: uniform.
+        log_q0: log prior over samples, shape v of `sets`; None: uniform.
+        coefficients: the plan is that of `scale` X, and X itself is pooled by it.
+        solver: the algorithm.
+        raw: whether X is as the user passed it, for a backend that reads it so: perhaps of half precision, and
+            with anything in absent rows.
+    """
+
+    X: Tensor
+    sets: Sets
+    log_p0: Tensor | None
+    log_q0: Tensor | None
+    coefficients: Coefficients
+    solver: Solver
+    raw: bool = False
+
+    def dtype(self) -> torch.dtype:
+        """Return what the solver computes in, at least float32."""
+        return self.X.dtype if self.X.dtype.itemsize >= 4 else torch.float32
+
+    def sizes(self, like: Tensor) -> Tensor:
+        """Return the number of samples of each set as s of `sets`, in the dtype of `like`."""
+        # X may be of half precision, in which large numbers are rounded.
+        return self.sets.count(self.X.detach()[..., :1].to(like.dtype))
+
+    def prepared(self) -> Call:
+        """Return the call with X in at least float32 and zeros in absent rows."""
+        if not self.raw:
+            return self
+        return self._replace(X=self.sets.fill_absent(self.X.to(self.dtype()), 0.0), raw=False)
+
+    def scaled_X(self) -> Tensor:
+        """Return scale * X, of which the plan is. X is prepared."""
+        scale = self.coefficients.scale
+        return self.X if scale is None else coefficients.values(scale, self.X) * self.X
+
+    def steps_of(self, value: Value) -> Tensor:
+        """Return a coefficient for each step, (K,), like X."""
+        return coefficients.values(value, self.X).to(self.X).expand(max(self.solver.steps, 1))
+
+    def to_solve(self) -> SolverInput:
+        """Return the problem in the shapes that the readable solvers compute with. X is prepared."""
+        X, c = self.scaled_X(), self.coefficients
+        rho = None if c.rho is None else self.steps_of(c.rho)
+        w = Weights(self.steps_of(c.alpha0), self.steps_of(c.alpha1), self.steps_of(c.alpha2), rho)
+        return SolverInput(X, self.sets, *self.sets.log_priors(X, self.log_p0, self.log_q0), w)

@@ -1,0 +1,210 @@
+"""Coefficients of the problem: numbers that are fixed, or `Learned` ones; how a parameter becomes one."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from uotpool import checks
+
+# `transformed` and `chain_rule` have twins in csrc/learned.cpp, these numbers in csrc/uotpool.h.
+FLOOR = 1e-6  # "softplus" stays above: alpha0 and rho are divided by, and softplus reaches 0
+# Adam moves a parameter by about its learning rate per step. Scales, and coefficients that are learned through
+# their logarithm, travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
+RATE = 10.0
+LIMIT = 1e6  # "exp" stays between 1 / LIMIT and LIMIT, so that no step of an optimiser makes it infinite
+_LOG_LIMIT = math.log(LIMIT)
+
+Transform = Literal["exp", "softplus", "linear"]
+START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0, "scale": 1.0}  # where "exp" and "linear" start
+PREFIX = {"exp": "log_", "softplus": "raw_", "linear": "raw_"}  # of the name of a parameter
+POSITIVE = ("alpha0", "rho")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A coefficient that a layer learns: a value, to be passed in the place of a number.
+
+    Args:
+        init: where it starts, a number, or K with `per_step`; for `scale` one for each feature. None: where this
+            coefficient usually does (alpha0 and scale at 1, alpha1 at 20, alpha2 and rho at 5), and with
+            "softplus" at softplus(0.1 randn) from torch's generator, as in the code of the paper's authors.
+        transform: what the parameter is to the coefficient: "exp", exp(10 raw) between 1e-6 and 1e6, which Adam
+            moves ten times as fast as other parameters; "softplus", softplus(raw) + 1e-6; "linear", 10 raw, for
+            `scale` alone and its only one. None: "exp", and "linear" for `scale`.
+        per_step: whether each of the K steps has one of its own.
+
+    Example:
+        >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha0"]
+        tensor([0.1000], grad_fn=<ClampBackward1>)
+    """
+
+    init: float | Sequence[float] | None = None
+    transform: Transform | None = None
+    per_step: bool = False
+
+    def __post_init__(self) -> None:
+        if self.transform is not None:
+            checks.one_of("transform", self.transform, tuple(PREFIX))
+        checks.flag("per_step", self.per_step)
+        if self.init is not None:
+            object.__setattr__(self, "init", _plain_numbers("init", self.init))
+
+    def for_coefficient(self, name: str, length: int, *, one_value: bool = False) -> Learned:
+        """Return the same with its transform and start filled in, for a coefficient of `length` values.
+
+        Args:
+            name: of the coefficient.
+            length: K, or the number of features for `scale`.
+            one_value: whether the solver has no steps, so that there can be one value only.
+        """
+        is_scale = name == "scale"
+        transform = self.transform or ("linear" if is_scale else "exp")
+        if is_scale != (transform == "linear"):
+            checks.fail(name, '"linear" for scale, "exp" or "softplus" for others, as transform', transform)
+        if self.per_step and (is_scale or one_value):
+            way_out = "scale has one for each feature" if is_scale else "this solver has no steps"
+            checks.fail(name, f"Learned without per_step ({way_out})", self)
+        init = START[name] if self.init is None and transform != "softplus" else self.init
+        if isinstance(init, tuple):
+            if len(init) != (length if is_scale or self.per_step else 1):
+                many = f"one number, or {length}" if is_scale or self.per_step else "one number"
+                checks.fail(name, f"{many} as init of Learned", init)
+        for number in init if isinstance(init, tuple) else () if init is None else (init,):
+            _check_start(name, transform, number)
+        return Learned(init, transform, self.per_step)
+
+    def start(self, shape: torch.Size) -> Tensor:
+        """Return the first value of the parameter, float64 on the CPU; with `init` None a random one."""
+        if self.init is None:
+            return torch.empty(shape).normal_(0.0, 0.1)
+        init = torch.tensor(self.init, dtype=torch.float64, device="cpu").expand(shape)
+        if self.transform == "exp":
+            return init.log() / RATE
+        if self.transform == "linear":
+            return init / RATE
+        above = (init - FLOOR).clamp_min(1e-12)
+        return above + torch.log(-torch.expm1(-above))  # the inverse of softplus, for large values too
+
+    def config(self) -> dict[str, Any]:
+        """Return it as plain data, fit for JSON."""
+        config = asdict(self)
+        return config | {"init": list(self.init) if isinstance(self.init, tuple) else self.init}
+
+
+Coefficient = float | Sequence[float] | Learned  # what a user passes to a layer
+
+
+class Raw(NamedTuple):
+    """A coefficient as the tensor that it is made of, (1,) or (K,), for scale (1,) or (D,)."""
+
+    tensor: Tensor
+    transform: str  # "exp", "softplus", "linear", or "identity" for a tensor that a user passes
+
+
+Value = float | tuple[float, ...] | Raw  # of a checked coefficient: fixed for all steps, for each, or a tensor
+
+
+class Coefficients(NamedTuple):
+    """The coefficients of a problem, checked. None for a rho where there is none, and for a scale of 1."""
+
+    alpha0: Value
+    alpha1: Value
+    alpha2: Value
+    rho: Value | None = None
+    scale: Value | None = None
+
+
+def number(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float:
+    """Return one fixed number of a coefficient; refuse what it cannot be, also after rounding to dtype."""
+    if name == "scale":
+        return checks.signed_number(name, value, "a finite number", dtype)
+    return checks.number(name, value, positive=name in POSITIVE, dtype=dtype)
+
+
+def fixed(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float | tuple[float, ...]:
+    """Return a number or several as floats."""
+    if isinstance(value, (list, tuple)):
+        if not value:
+            checks.fail(name, "a number, or one for each step" if name != "scale" else "a number or several", value)
+        return tuple(number(name, one, dtype) for one in value)
+    return number(name, value, dtype)
+
+
+def from_config(value: Any) -> Any:
+    """Return the coefficient that a config describes: a `Learned` for a dict, numbers as they are."""
+    return Learned(**value) if isinstance(value, dict) else value
+
+
+def transformed(raw: Tensor, transform: str) -> Tensor:
+    """Return the coefficient that a parameter makes, in at least float32."""
+    if raw.dtype.itemsize < 4:
+        raw = raw.float()
+    if transform == "softplus":
+        return functional.softplus(raw).add_(FLOOR)  # in place: its derivative needs `raw` alone
+    if transform == "exp":
+        return (RATE * raw).clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()
+    return RATE * raw if transform == "linear" else raw
+
+
+def chain_rule(gradient: Tensor, raw: Tensor, transform: str) -> Tensor:
+    """Return the derivative by a parameter from that by its coefficient, as autograd has it for `transformed`."""
+    if transform == "softplus":
+        return torch.ops.aten.softplus_backward(gradient, raw, 1.0, 20.0)  # torch's own constants
+    if transform == "exp":
+        return gradient * transformed(raw, "exp") * RATE * ((RATE * raw).abs() <= _LOG_LIMIT)
+    return RATE * gradient if transform == "linear" else gradient
+
+
+def values(value: Value, like: Tensor) -> Tensor:
+    """Return the values of a coefficient, (1,) or more, in the dtype and on the device of `like`."""
+    if isinstance(value, Raw):
+        return transformed(value.tensor, value.transform)
+    numbers = value if isinstance(value, tuple) else (value,)
+    if len(numbers) == 1 or checks.readable(like):
+        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
+    return torch.stack([like.new_full((), x) for x in numbers])  # a copy from the CPU would wait for a GPU
+
+
+def length(value: Value) -> int:
+    """Return how many values a coefficient has."""
+    if isinstance(value, Raw):
+        return value.tensor.numel()
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def check_length(name: str, value: Value, K: int, *, one_value: bool) -> None:
+    """Refuse a coefficient that has neither one value nor one for each of the K steps."""
+    count = length(value)
+    if count == 1 or count == K and not one_value:
+        return
+    accepted = "one number (this solver has no steps)" if one_value else f"a number, or {K}, one for each step"
+    raise ValueError(f"{name}: expected {accepted}, got {count} values")
+
+
+def _plain_numbers(name: str, value: Any) -> float | tuple[float, ...]:
+    """Return numbers, of NumPy or a tensor too, as plain floats."""
+    if isinstance(value, Tensor) or hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain_number(name, one) for one in value)
+    return _plain_number(name, value)
+
+
+def _plain_number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        checks.fail(name, "a finite number, several, or None", value, TypeError)
+    return float(value)
+
+
+def _check_start(name: str, transform: str, value: float) -> None:
+    low, high = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}[transform]
+    if not low <= value <= high:
+        checks.fail(name, f"an init from {low:g} to {high:g} for transform={transform!r}", value)

@@ -1,0 +1,138 @@
+"""Poolings with coefficients: a parameter for each that is learned, a number for each that is fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from uotpool import checks, coefficients
+from uotpool.coefficients import PREFIX, Coefficient, Coefficients, Learned, Raw, Value
+from uotpool.nn.base import Pooling
+from uotpool.solvers import Solver, as_solver
+
+
+class Slot(NamedTuple):
+    """One coefficient of a layer: a `Learned` value and its parameter, or numbers."""
+
+    learned: Learned | None
+    parameter: str  # its name; "" where there is none
+    shape: torch.Size
+    value: float | tuple[float, ...]  # of a fixed one
+
+
+class CoefficientPooling(Pooling):
+    """A pooling with coefficients, `Learned` or fixed.
+
+    The parameter of alpha1 is `log_alpha1` of exp(10 log_alpha1), or `raw_alpha1` of softplus(raw_alpha1), so
+    that a state does not load into another form without a word. Fixed coefficients are options, like an eps, and
+    in no state.
+
+    Args:
+        dim: number of features.
+        solver: the algorithm.
+        given: coefficients by name; rho None for the default of a solver that has one.
+        device, dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        solver: Solver | str,
+        given: Mapping[str, Coefficient | None],
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim)
+        checks.floating_dtype("dtype", dtype)
+        self.solver = as_solver(solver)
+        if not self.solver.uses_rho and given.get("rho") is not None:
+            checks.fail("rho", f"None, as {self.solver} has no step size", given["rho"])
+        self._slots: dict[str, Slot] = {}
+        for name, value in given.items():
+            if name == "rho" and value is None:
+                if not self.solver.uses_rho:
+                    continue
+                value = Learned()
+            self._slots[name] = slot = self._slot(name, value)  # type: ignore[arg-type] # checked there
+            if slot.parameter:
+                empty = torch.empty(slot.shape, device=device, dtype=dtype)
+                self.register_parameter(slot.parameter, nn.Parameter(empty))
+        self._draw()
+
+    def _slot(self, name: str, value: Coefficient) -> Slot:
+        solver = self.solver
+        length = self.dim if name == "scale" else solver.steps
+        if isinstance(value, Learned):
+            learned = value.for_coefficient(name, length, one_value=solver.converges)
+            assert learned.transform is not None
+            many = name == "scale" or learned.per_step
+            # Without a step nothing reads it, so that there is nothing to learn.
+            key = "" if solver.steps == 0 else PREFIX[learned.transform] + name
+            return Slot(learned, key, torch.Size((length if many else 1,)), 1.0)
+        if isinstance(value, Tensor) or hasattr(value, "tolist"):
+            accepted = "a number, or a list of them, to fix it, or Learned(...) to learn it"
+            checks.fail(name, accepted, value, TypeError)
+        # In float32: it has to be a number there too, as the layer follows the dtype of X.
+        numbers = coefficients.fixed(name, value, torch.float32)
+        if name == "scale":
+            if isinstance(numbers, tuple) and len(numbers) != self.dim:
+                checks.fail(name, f"a number, or {self.dim}, one for each feature", value)
+        else:
+            coefficients.check_length(name, numbers, length, one_value=solver.converges)
+        return Slot(None, "", torch.Size(), numbers)
+
+    def _draw(self) -> None:
+        with torch.no_grad():
+            for slot in self._slots.values():
+                if slot.parameter:
+                    assert slot.learned is not None
+                    getattr(self, slot.parameter).copy_(slot.learned.start(slot.shape))
+
+    def _coefficients(self, X: Tensor) -> Coefficients:
+        """Return the coefficients for a problem with this X: parameters in its dtype and on its device."""
+        dtype = X.dtype if X.dtype.itemsize >= 4 else torch.float32
+        found: dict[str, Value | None] = {}
+        for name, slot in self._slots.items():
+            if not slot.parameter:
+                found[name] = slot.value
+                continue
+            # Much faster than by attribute, but a parametrization or a replica has it as an attribute alone.
+            raw = self._parameters.get(slot.parameter)
+            raw = getattr(self, slot.parameter) if raw is None else raw
+            if raw.shape != slot.shape:
+                checks.fail(slot.parameter, f"a parameter of shape {tuple(slot.shape)}", raw)
+            if raw.dtype != dtype or raw.device != X.device:
+                raw = raw.to(device=X.device, dtype=dtype)
+            assert slot.learned is not None
+            found[name] = Raw(raw, slot.learned.transform or "")
+        if found.get("scale") == 1.0:
+            found["scale"] = None
+        return Coefficients(**found)  # type: ignore[arg-type] # names are those of the class
+
+    def raw_parameters(self) -> dict[str, Tensor]:
+        """Return the parameters behind the learned coefficients, by the names of these."""
+        return {name: getattr(self, slot.parameter) for name, slot in self._slots.items() if slot.parameter}
+
+    def coefficients(self) -> dict[str, Tensor]:
+        """Return alpha0, alpha1, alpha2 and rho, if there is one, in force: one number each, (1,), or one a step."""
+        return {name: self._in_force(name) for name in self._slots if name != "scale"}
+
+    def _in_force(self, name: str) -> Tensor:
+        slot = self._slots[name]
+        if not slot.parameter:
+            return torch.tensor(slot.value if isinstance(slot.value, tuple) else (slot.value,))
+        assert slot.learned is not None and slot.learned.transform is not None
+        return coefficients.transformed(getattr(self, slot.parameter), slot.learned.transform)
+
+    def _coefficient_config(self) -> dict[str, Any]:
+        return {
+            name: slot.learned.config() if slot.learned else _plain(slot.value)
+            for name, slot in self._slots.items()
+        }
+
+
+def _plain(value: float | tuple[float, ...]) -> float | list[float]:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,143 @@
+"""Problems and layers from short words, for tables of cases: a solver's name, K, "exact" or "paper"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from uotpool import BregmanADMM, Learned, Newton, Problem, Sinkhorn, UOTPooling, published
+from uotpool.solvers import Solver
+
+REGULARIZER = {"sinkhorn": "entropic", "badmm-e": "entropic", "badmm-q": "quadratic"}
+
+
+def solver_of(
+    solver: str,
+    K: Any = 4,
+    formulation: str = "exact",
+    readout: str = "conditional",
+    tol: float | None = None,
+    max_iter: int | None = None,
+) -> Solver:
+    regularizer: Any = REGULARIZER[solver]
+    if K == "converged":
+        return Newton(regularizer, tol, **({} if max_iter is None else {"max_iter": max_iter}))
+    if formulation == "paper":
+        output: Any = "code" if readout == "authors" else "equation"
+        if solver == "sinkhorn":
+            return published.Sinkhorn(K, output)
+        return published.BregmanADMM(regularizer, K, output)
+    return Sinkhorn(K) if solver == "sinkhorn" else BregmanADMM(regularizer, K)
+
+
+def _length(*values: Any) -> int:
+    """Return K from what is given for each step, 4 if nothing is."""
+    for value in values:
+        if isinstance(value, (list, tuple)) or (isinstance(value, Tensor) and value.dim() == 1):
+            return len(value)
+    return 4
+
+
+def _solver(alphas: tuple[Any, ...], solver: str, K: Any, **words: Any) -> Solver:
+    return solver_of(solver, _length(*alphas) if K is None else K, **words)
+
+
+def uot_pool(
+    X: Tensor,
+    alpha0: Any,
+    alpha1: Any,
+    alpha2: Any,
+    rho: Any = None,
+    *,
+    solver: str = "sinkhorn",
+    K: Any = None,
+    formulation: str = "exact",
+    readout: str = "conditional",
+    tol: float | None = None,
+    max_iter: int | None = None,
+    impl: str = "auto",
+    **problem: Any,
+) -> Tensor:
+    words = {"formulation": formulation, "readout": readout, "tol": tol, "max_iter": max_iter}
+    algorithm = _solver((alpha0, alpha1, alpha2, rho), solver, K, **words)
+    posed = Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem)
+    return posed.pool(algorithm, reduce="sum" if readout == "sum" else "mean", impl=impl)
+
+
+def uot_plan(
+    X: Tensor,
+    alpha0: Any,
+    alpha1: Any,
+    alpha2: Any,
+    rho: Any = None,
+    *,
+    solver: str = "sinkhorn",
+    K: Any = None,
+    formulation: str = "exact",
+    tol: float | None = None,
+    max_iter: int | None = None,
+    impl: str = "auto",
+    **problem: Any,
+) -> Tensor:
+    words = {"formulation": formulation, "tol": tol, "max_iter": max_iter}
+    algorithm = _solver((alpha0, alpha1, alpha2, rho), solver, K, **words)
+    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem).plan(algorithm, impl=impl)
+
+
+def duality_gap(
+    X: Tensor, P: Tensor, alpha0: Any, alpha1: Any, alpha2: Any, *, regularizer: str = "entropic", **problem: Any
+) -> Tensor:
+    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **problem).gap(P, regularizer)
+
+
+def objective(
+    X: Tensor, P: Tensor, alpha0: Any, alpha1: Any, alpha2: Any, *, regularizer: str = "entropic", **problem: Any
+) -> Tensor:
+    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **problem).objective(P, regularizer)
+
+
+def plan_stats(P: Tensor, **problem: Any) -> Any:
+    return Problem(P, alpha0=1.0, alpha1=1.0, alpha2=1.0, **problem).stats(P)
+
+
+def coefficient(value: Any, name: str, init: dict[str, Any], shared: bool = False) -> Any:
+    """Return what a layer takes: None is softplus for each step, "log" the exponential for all."""
+    if value is None:
+        return Learned(init.get(name), "softplus", per_step=not shared)
+    return Learned(init.get(name)) if isinstance(value, str) and value == "log" else value
+
+
+def layer(
+    dim: int,
+    *,
+    solver: str = "sinkhorn",
+    K: Any = 4,
+    scale: Any = "feature",
+    formulation: str = "exact",
+    shared: bool = False,
+    alpha0: Any = 1.0,
+    alpha1: Any = "log",
+    alpha2: Any = "log",
+    rho: Any = "log",
+    init: dict[str, Any] | None = None,
+    start: str | None = None,
+    readout: str = "conditional",
+    tol: float | None = None,
+    max_iter: int | None = None,
+    **options: Any,
+) -> UOTPooling:
+    """Make a `UOTPooling` from the words of a table of cases."""
+    algorithm = solver_of(solver, K, formulation, readout, tol, max_iter)
+    shared = shared or K == "converged"
+    given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
+    if algorithm.uses_rho:
+        given["rho"] = rho
+    found = {name: coefficient(value, name, init or {}, shared) for name, value in given.items()}
+    begin = Learned(0.0 if start == "mean" else 1.0)
+    scales = {"scale": 1.0 if scale is None and start is None else begin}
+    return UOTPooling(dim, algorithm, reduce="sum" if readout == "sum" else "mean", **found, **scales, **options)
+
+
+# The layer of 0.1 and of the paper, solved exactly.
+CLASSIC: dict[str, Any] = {"K": 4, **dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))}
