@@ -82,17 +82,33 @@ def uot_plan(
 ) -> Tensor:
     words = {"formulation": formulation, "tol": tol, "max_iter": max_iter}
     algorithm = _solver((alpha0, alpha1, alpha2, rho), solver, K, **words)
-    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem).plan(algorithm, impl=impl)
+    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem).plan(
+        algorithm, impl=impl
+    )
 
 
 def duality_gap(
-    X: Tensor, P: Tensor, alpha0: Any, alpha1: Any, alpha2: Any, *, regularizer: str = "entropic", **problem: Any
+    X: Tensor,
+    P: Tensor,
+    alpha0: Any,
+    alpha1: Any,
+    alpha2: Any,
+    *,
+    regularizer: str = "entropic",
+    **problem: Any,
 ) -> Tensor:
     return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **problem).gap(P, regularizer)
 
 
 def objective(
-    X: Tensor, P: Tensor, alpha0: Any, alpha1: Any, alpha2: Any, *, regularizer: str = "entropic", **problem: Any
+    X: Tensor,
+    P: Tensor,
+    alpha0: Any,
+    alpha1: Any,
+    alpha2: Any,
+    *,
+    regularizer: str = "entropic",
+    **problem: Any,
 ) -> Tensor:
     return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **problem).objective(P, regularizer)
 
@@ -108,7 +124,7 @@ def coefficient(value: Any, name: str, init: dict[str, Any], shared: bool = Fals
     return Learned(init.get(name)) if isinstance(value, str) and value == "log" else value
 
 
-def layer(
+def make_layer(
     dim: int,
     *,
     solver: str = "sinkhorn",
@@ -136,7 +152,9 @@ def layer(
     found = {name: coefficient(value, name, init or {}, shared) for name, value in given.items()}
     begin = Learned(0.0 if start == "mean" else 1.0)
     scales = {"scale": 1.0 if scale is None and start is None else begin}
-    return UOTPooling(dim, algorithm, reduce="sum" if readout == "sum" else "mean", **found, **scales, **options)
+    return UOTPooling(
+        dim, algorithm, reduce="sum" if readout == "sum" else "mean", **found, **scales, **options
+    )
 
 
 # The layer of 0.1 and of the paper, solved exactly.

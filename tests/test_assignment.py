@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from tests import tolerances as tol
-from uotpool import UOTAssignment, param_groups, uot_plan
+from tests.spelling import uot_plan
+from uotpool import UOTAssignment, param_groups
 from uotpool.zoo import build
 
 D, M, L = 5, 3, 4

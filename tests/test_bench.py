@@ -31,7 +31,6 @@ from bench.growth import Sweep
 from bench.report import END, markdown, rewrite, write_csv
 from bench.rows import PART, at_least, at_most, judge, spread
 from bench.timing import Job, fastest, interleaved, samples
-from uotpool import resolve_impl
 from uotpool.backends.cpu import library
 from uotpool.zoo import ENTRIES
 

@@ -127,7 +127,7 @@ try:
 except SystemExit:
     pass
 """
-USE = "uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
+USE = "uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
 
 
 @needs_library
@@ -234,7 +234,7 @@ from uotpool.cli import info
 print(uotpool.__file__)
 print(info())
 try:
-    uotpool.UOTPooling.classic(3, impl="cpu")
+    uotpool.make_layer(3, **CLASSIC, impl="cpu")
 except ValueError as error:
     print("ValueError:", error)
 """

@@ -21,7 +21,7 @@ pytest.importorskip("furo")
 ROOT = Path(__file__).parent.parent
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 # Of these the pages only say what they are like.
-IN_WORDS = {"uotpool.CLASSIC"}
+IN_WORDS = {"CLASSIC"}
 IN_WORDS |= {f"uotpool.{kind}UOTPool{axes}d" for kind in ("", "Adaptive") for axes in (1, 3)}
 ELSEWHERE = re.compile(r"(\w+:)?//")
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import uotpool
+from tests.spelling import duality_gap, objective, plan_stats, uot_plan, uot_pool
 from uotpool import zoo
 
 SHOWN = [
     *(uotpool.UOTPooling, uotpool.UOTAssignment, uotpool.UOTPool2d, uotpool.replace_global_pool, zoo.build),
-    *(uotpool.uot_pool, uotpool.uot_plan, uotpool.objective, uotpool.duality_gap, uotpool.plan_stats),
+    *(uot_pool, uot_plan, objective, duality_gap, plan_stats),
     uotpool.suggest_rho,
 ]
 

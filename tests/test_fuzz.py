@@ -15,7 +15,8 @@ from tests.cases import SOLVERS, step
 from tests.fuzz import converged, large, sets, windows
 from tests.fuzz.found import Found
 from tests.kernels.harness import solved
-from uotpool import ConvergenceWarning, uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
+from uotpool import ConvergenceWarning
 
 CASES = 240
 GROUPS = 5  # odd: every second case is beyond what is promised

@@ -50,7 +50,7 @@ import importlib, runpy, sys
 import torch
 import uotpool
 print("compiler", [name for name in ("torch._dynamo", "sympy") if name in sys.modules])  # takes seconds
-print(uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0).tolist())
+print(uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0).tolist())
 for name in {OPTIONAL!r} + ("uotpool.pyg", "uotpool.integrations.sentence_transformers"):
     try:
         importlib.import_module(name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests import tolerances as tol
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 
 N, D = 32, 4
 

@@ -7,7 +7,8 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS, problem, step
-from uotpool import MixedMeanMax, UOTPooling, plan_stats, uot_plan, uot_pool
+from tests.spelling import plan_stats, uot_plan, uot_pool
+from uotpool import UOTPooling
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
 

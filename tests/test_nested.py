@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.spelling import duality_gap, make_layer, plan_stats, uot_plan, uot_pool
 from tests.tolerances import F64
-from uotpool import UOTPooling, duality_gap, plan_stats, uot_plan, uot_pool, zoo
+from uotpool import zoo
 
 D = 5
 PTR = torch.tensor([0, 4, 4, 5, 12])
@@ -44,7 +45,7 @@ def test_functions_take_it_like_ptr(rows, nested, impl):
 
 def test_gradients_reach_the_tensors_that_it_was_made_of(rows):
     parts = [rows[begin:end].clone().requires_grad_() for begin, end in ((0, 4), (5, 12))]
-    pool = UOTPooling(D, dtype=torch.float64)
+    pool = make_layer(D, dtype=torch.float64)
     pool(torch.nested.as_nested_tensor(parts, layout=torch.jagged)).square().sum().backward()
     for part in parts:
         alone = part.detach().clone().requires_grad_()
@@ -60,13 +61,13 @@ def test_poolings_of_the_zoo_take_it(rows, nested, name):
 
 
 def test_a_compiled_layer_takes_it(nested):
-    pool = UOTPooling(D, dtype=torch.float64)
+    pool = make_layer(D, dtype=torch.float64)
     compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(nested), pool(nested), rtol=F64, atol=F64)
 
 
 def test_other_nested_tensors_are_refused_with_a_way_out(rows, nested):
-    pool = UOTPooling(D, dtype=torch.float64)
+    pool = make_layer(D, dtype=torch.float64)
     strided = torch._nested_view_from_buffer(
         rows.flatten(), torch.tensor([[4, D], [8, D]]), torch.tensor([[D, 1], [D, 1]]), torch.tensor([0, 4 * D])
     )
@@ -90,5 +91,5 @@ def test_other_nested_tensors_are_refused_with_a_way_out(rows, nested):
 
 
 def test_diagnostics(rows, nested):
-    pool = UOTPooling(D, dtype=torch.float64)
+    pool = make_layer(D, dtype=torch.float64)
     assert pool.diagnostics(nested) == pool.diagnostics(rows, ptr=PTR)

@@ -12,16 +12,8 @@ import uotpool
 from bench.convergence import pot_pool
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS, log_uniform, problem, step
-from uotpool import (
-    ConvergenceWarning,
-    UOTPooling,
-    duality_gap,
-    objective,
-    resolve_impl,
-    suggest_rho,
-    uot_plan,
-    uot_pool,
-)
+from tests.spelling import CLASSIC, duality_gap, make_layer, objective, uot_plan, uot_pool
+from uotpool import ConvergenceWarning, UOTPooling
 
 # What calls K modules. K="converged" is the reference's alone, and would only be the same again.
 each_implementation = pytest.mark.usefixtures("every_implementation")
@@ -214,8 +206,8 @@ def test_suggested_rho_is_no_worse_than_fixed_steps():
 
 def test_warning_points_at_the_caller():
     """Also through a layer, past the frames of torch."""
-    layer = UOTPooling.classic(
-        6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14
+    layer = make_layer(
+        6, **CLASSIC, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14
     ).double()
     with pytest.warns(ConvergenceWarning) as caught:
         layer(problem(1, 12, 6).X)
@@ -277,10 +269,10 @@ def test_diagnostics_say_how_far_the_plan_is_from_mean_pooling():
     assert mean["mass"] == pytest.approx(1.0)
     assert mean["spread"] == pytest.approx(float(X.std()))
     assert sharp["weights"]["alpha2"] == [0.0]
-    assert UOTPooling.classic(3, start="mean").diagnostics(X)["scale"] == [0.0] * 3
+    assert make_layer(3, **CLASSIC, start="mean").diagnostics(X)["scale"] == [0.0] * 3
     padded, mask = torch.cat([X, torch.full_like(X, torch.nan)], 1), torch.arange(2 * X.shape[1]) < X.shape[1]
     there = UOTPooling.mean(3).diagnostics(padded, mask=mask.expand(X.shape[0], -1))
     for name in ("divergence", "mass", "spread"):
         assert there[name] == pytest.approx(mean[name], abs=1e-6)  # what is absent is not read
     with uotpool.check(False):
-        assert UOTPooling.classic(3).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None
+        assert make_layer(3, **CLASSIC).diagnostics(torch.full((1, 2, 3), torch.inf))["divergence"] is None

@@ -8,13 +8,13 @@ from torch import nn
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS
-from uotpool import CLASSIC, UOTPooling
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv, MessagePassing, SAGEConv, aggr
 from torch_geometric.nn.models import GIN
 
+from tests.spelling import CLASSIC, make_layer
 from uotpool.integrations.pyg import UOTAggregation
 
 D = 4
@@ -29,7 +29,7 @@ def close(a, b):
 
 def pair(**kwargs):
     """An aggregation and a layer with the same parameters, in float64."""
-    aggregation, layer = UOTAggregation(D, **kwargs).double(), UOTPooling(D, **kwargs).double()
+    aggregation, layer = UOTAggregation(D, **kwargs).double(), make_layer(D, **kwargs).double()
     aggregation.pool.load_state_dict(layer.state_dict())
     return aggregation, layer
 

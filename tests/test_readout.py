@@ -9,7 +9,8 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem
-from uotpool import UOTPool2d, UOTPooling, uot_plan, uot_pool
+from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from uotpool import UOTPool2d, UOTPooling
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
 
@@ -40,7 +41,7 @@ def test_formula(solver, formulation):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_layouts_agree_with_gradients(solver):
-    layer = UOTPooling.classic(D, solver=solver, readout="sum", q0="learned").double()
+    layer = make_layer(D, **CLASSIC, solver=solver, readout="sum", q0="learned").double()
     x = torch.randn(sum(SIZES), D, dtype=torch.float64)
     index = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
     mask = torch.arange(6) < torch.tensor(SIZES)[:, None]
@@ -88,19 +89,19 @@ def test_gradcheck(solver):
 
 
 def test_a_set_that_is_there_twice_pools_to_twice_as_much():
-    layer = UOTPooling(D, readout="sum").double()
+    layer = make_layer(D, readout="sum").double()
     X = torch.randn(2, 5, D, dtype=torch.float64)
     close(layer(torch.cat([X, X], 1)), 2 * layer(X))
-    mean = UOTPooling(D).double()
+    mean = make_layer(D).double()
     close(mean(torch.cat([X, X], 1)), mean(X))
 
 
 def test_known_limits():
     """It begins as sum pooling with start="mean", and the mean of Proposition 1 becomes the sum."""
     X = torch.randn(2, 5, D)
-    for layer in (UOTPooling(D, start="mean", readout="sum"), UOTPooling.mean(D, readout="sum")):
+    for layer in (make_layer(D, start="mean", readout="sum"), UOTPooling.mean(D, readout="sum")):
         close(layer(X), X.sum(1), tol.F32)
-    close(UOTPooling(D, K=0, readout="sum")(X), X.sum(1), tol.F32)
+    close(make_layer(D, K=0, readout="sum")(X), X.sum(1), tol.F32)
     top = UOTPooling.max(D, 1e-4, readout="sum").double()(X.double())
     close(top, 5 * X.double().amax(1), 1e-2)
 
@@ -108,9 +109,9 @@ def test_known_limits():
 def test_half_precision_counts_exactly():
     """2,049 is no number of float16: a count in that type would be 2,048."""
     X = torch.full((1, 2049, 1), 0.25, dtype=torch.float16)
-    assert UOTPooling(1, readout="sum")(X).item() == float(torch.tensor(2049 * 0.25).half())
+    assert make_layer(1, readout="sum")(X).item() == float(torch.tensor(2049 * 0.25).half())
     many = torch.full((1, 4099, 1), 1.0, dtype=torch.bfloat16)
-    assert UOTPooling(1, readout="sum")(many).item() == float(torch.tensor(4099.0).bfloat16())
+    assert make_layer(1, readout="sum")(many).item() == float(torch.tensor(4099.0).bfloat16())
 
 
 def test_windows_at_the_border_have_fewer_samples():
@@ -122,7 +123,7 @@ def test_windows_at_the_border_have_fewer_samples():
 
 
 def test_contributions_add_up_to_the_output():
-    layer = UOTPooling(D, readout="sum").double()
+    layer = make_layer(D, readout="sum").double()
     head = torch.nn.Linear(D, 1, bias=False).double()
     X = torch.randn(3, 6, D, dtype=torch.float64)
     mask = torch.arange(6) < torch.tensor([[6], [2], [4]])
@@ -131,7 +132,7 @@ def test_contributions_add_up_to_the_output():
 
 
 def test_copies_and_text():
-    layer = UOTPooling(D, readout="sum")
+    layer = make_layer(D, readout="sum")
     assert layer.get_config()["readout"] == "sum"
     assert "readout='sum'" in repr(layer)
     X = torch.randn(2, 5, D)
@@ -141,7 +142,7 @@ def test_copies_and_text():
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_compiles_whole(ragged):
-    layer = UOTPooling(D, readout="sum")
+    layer = make_layer(D, readout="sum")
     X = torch.randn(2, 5, D)
     x, layout = (X.flatten(0, 1), {"ptr": torch.tensor([0, 4, 10])}) if ragged else (X, {})
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
@@ -149,6 +150,6 @@ def test_compiles_whole(ragged):
 
 
 def test_empty_batches():
-    layer = UOTPooling(D, readout="sum")
+    layer = make_layer(D, readout="sum")
     assert layer(torch.zeros(0, 5, D)).shape == (0, D)
     assert not layer(torch.zeros(2, 0, D)).any()

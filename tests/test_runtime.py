@@ -17,7 +17,8 @@ from torch import nn
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights
-from uotpool import MixedMeanMax, UOTPooling, check, uot_plan, uot_pool
+from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from uotpool import check
 
 D = 3
 HOW = [(s, f, 2) for s in SOLVERS for f in FORMULATIONS] + [(s, "exact", "converged") for s in SOLVERS]
@@ -44,8 +45,8 @@ def weights(solver, K):
 
 def learned(solver, formulation, K, dim=D, **kwargs):
     """A layer in which everything is learned."""
-    return UOTPooling.classic(
-        dim, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned", **kwargs
+    return make_layer(
+        dim, **CLASSIC, solver=solver, formulation=formulation, K=K, p0="learned", q0="learned", **kwargs
     )
 
 
@@ -237,11 +238,11 @@ def test_low_precision_of_mixed_pooling(dtype, gated):
 def test_fixed_weights_stay_exact_in_half():
     """1e10 is infinite in float16 and 0.1 another number; the buffers keep their precision."""
     fixed = {"alpha0": 0.1, "alpha1": [1e10, 1e-10], "alpha2": 1e10}
-    layer = UOTPooling.classic(D, K=2, **fixed).half()
+    layer = make_layer(D, **CLASSIC, K=2, **fixed).half()
     for name, value in fixed.items():
         assert getattr(layer, name).tolist() == value
     X = randn(2, 5, D, dtype=torch.float32).half()
-    close(layer(X).float(), UOTPooling.classic(D, K=2, **fixed)(X.float()), tol.F16)
+    close(layer(X).float(), make_layer(D, **CLASSIC, K=2, **fixed)(X.float()), tol.F16)
 
 
 @pytest.mark.parametrize(("solver", "formulation"), [how[:2] for how in HOW if how[2] == 2])
@@ -269,7 +270,7 @@ def test_bits_of_two_runs_and_of_one_and_two_threads(solver, formulation, K, pri
     the matrix product of a learned prior. These are compared to a tolerance.
     """
     B, N, dim = 4, 600, 16  # enough entries for torch to use both threads (32768)
-    layer = UOTPooling.classic(dim, solver=solver, formulation=formulation, K=K, p0=prior, q0=prior).double()
+    layer = make_layer(dim, **CLASSIC, solver=solver, formulation=formulation, K=K, p0=prior, q0=prior).double()
     X, sets = randn(B, N, dim), {}
     if layout == "ragged":
         X, sets = X.flatten(0, 1), {"index": torch.arange(B * N) * 7 % (B + 1), "dim_size": B + 2}
@@ -298,8 +299,8 @@ def varied(seed):
     """A layer with a fixed, a fixed-by-module and learned weights, and learned priors."""
     torch.manual_seed(seed)
     scale = 1.0 + seed
-    return UOTPooling.classic(
-        D, solver="badmm-e", K=2, alpha0=0.1 * scale, alpha1=[scale, 2.0], p0="learned", q0="learned"
+    return make_layer(
+        D, **CLASSIC, solver="badmm-e", K=2, alpha0=0.1 * scale, alpha1=[scale, 2.0], p0="learned", q0="learned"
     )
 
 
@@ -332,7 +333,7 @@ def test_copies_are_equal_and_apart():
 
 def test_conversions_keep_fixed_weights():
     """0.1 in float32 is another number: it stays the double through any conversion."""
-    layer = UOTPooling.classic(D, alpha0=0.1, K=2)
+    layer = make_layer(D, **CLASSIC, alpha0=0.1, K=2)
     for convert in (
         lambda m: m.to(torch.float64),
         lambda m: m.float(),
@@ -374,7 +375,7 @@ def test_mixed_pooling_is_reset(gated):
 @pytest.mark.parametrize("value", [1e-5, 1e-3, 0.1, 1.0, 30.0, 1e4, [1e-5, 1e4]])
 def test_init_gives_these_weights(value):
     names = ("alpha0", "alpha1", "alpha2", "rho")
-    layer = UOTPooling.classic(D, solver="badmm-q", K=2, init=dict.fromkeys(names, value))
+    layer = make_layer(D, **CLASSIC, solver="badmm-q", K=2, init=dict.fromkeys(names, value))
     with torch.no_grad():
         layer.raw_alpha0.zero_()
     layer.reset_parameters()  # back to init
@@ -439,7 +440,7 @@ COMPILED += sorted(AOT - set(COMPILED))
 @pytest.mark.parametrize(("solver", "formulation", "layout"), COMPILED)
 def test_compiled_in_one_graph_for_all_sizes(dynamo, solver, formulation, layout):
     aot = (solver, formulation, layout) in AOT
-    layer = UOTPooling.classic(D, solver=solver, formulation=formulation, K=1).double()
+    layer = make_layer(D, **CLASSIC, solver=solver, formulation=formulation, K=1).double()
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager" if aot else "eager")
     before = dynamo["unique_graphs"]
     check_compiled(layer, compiled, layout)
@@ -461,14 +462,14 @@ def test_compiled_around_the_solver_of_the_optimum(dynamo):
 
 @needs_cxx
 def test_compiled_by_inductor(dynamo, inductor):
-    layer = UOTPooling.classic(D, K=1).double()
+    layer = make_layer(D, **CLASSIC, K=1).double()
     check_compiled(layer, torch.compile(layer, fullgraph=True), "dense", sizes=(4,))
 
 
 @needs_cxx
 def test_ragged_training_compiled_by_inductor(dynamo, inductor):
     """Inductor's own scatters go wrong here, by 0.25 (src/uotpool/sets/segments.py)."""
-    layer, index = UOTPooling.classic(32, solver="badmm-q", K=2), torch.randint(9, (90,))
+    layer, index = make_layer(32, **CLASSIC, solver="badmm-q", K=2), torch.randint(9, (90,))
     X = torch.randn(90, 32, requires_grad=True)
     eager, compiled = (f(X, index, dim_size=9) for f in (layer, torch.compile(layer)))
     close(compiled, eager, tol.F32)
@@ -523,7 +524,7 @@ def test_meta_tensors(solver):
 
 def test_deferred_initialisation_keeps_fixed_weights():
     """Built without storage, then `to_empty` and `reset_parameters`, as large models are."""
-    layer = UOTPooling.classic(4, alpha0=0.1, alpha1=[1.0, 2.0, 3.0, 4.0], device=torch.device("meta"))
+    layer = make_layer(4, **CLASSIC, alpha0=0.1, alpha1=[1.0, 2.0, 3.0, 4.0], device=torch.device("meta"))
     layer = layer.to_empty(device="cpu")
     layer.reset_parameters()
     assert layer.alpha0.item() == 0.1

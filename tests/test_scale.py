@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, REGULARIZER, SOLVERS, module_weights, problem, step
-from uotpool import duality_gap, objective, uot_plan, uot_pool
+from tests.spelling import duality_gap, objective, uot_plan, uot_pool
 
 D = 5
 PER_FEATURE = torch.tensor([0.7, 0.0, -1.5, 1e-5, 3.0], dtype=torch.float64)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.spelling import CLASSIC, make_layer
 from tests.tolerances import F64
 from uotpool import UOTPooling
 
@@ -28,10 +29,10 @@ def head():
 
 def layers():
     torch.manual_seed(0)
-    yield UOTPooling(D, dtype=torch.float64)
-    yield UOTPooling.classic(D, solver="badmm-q", dtype=torch.float64)
+    yield make_layer(D, dtype=torch.float64)
+    yield make_layer(D, **CLASSIC, solver="badmm-q", dtype=torch.float64)
     yield UOTPooling.attention(D, dtype=torch.float64)
-    yield UOTPooling.classic(D, formulation="paper", readout="authors", dtype=torch.float64)
+    yield make_layer(D, **CLASSIC, formulation="paper", readout="authors", dtype=torch.float64)
 
 
 def test_marginals_are_those_of_the_plan_and_add_up_to_one(X):
@@ -94,7 +95,7 @@ def test_every_layout_gives_the_same_scores(X, head, kind):
 
 def test_contributions_where_the_mass_of_a_feature_underflows():
     """The weights of its samples are known all the same, as they are in the pooled output."""
-    pool = UOTPooling(2, scale=None, alpha0=1e-3, alpha1=1e-3, alpha2=1e-3)
+    pool = make_layer(2, scale=None, alpha0=1e-3, alpha1=1e-3, alpha2=1e-3)
     X = torch.tensor([[[1000.0, 1.0], [999.0, 2.0]]])
     assert float(pool.plan(X)[..., 1].sum()) == 0.0
     found = pool.scores(X, kind="gradient", output=torch.tensor([0.0, 1.0]))
@@ -120,7 +121,7 @@ def test_bad_arguments_are_refused(X, head):
 
 def test_contributions_in_half_precision_and_in_inference_mode(X, head):
     """A function gets what the layer hands on: pooled vectors in the dtype of X."""
-    pool = UOTPooling(D, dtype=torch.float64)
+    pool = make_layer(D, dtype=torch.float64)
     full = pool.scores(X, ptr=PTR, kind="gradient", output=lambda y: head(y)[:, 1])
     with torch.inference_mode():
         found = pool.scores(X, ptr=PTR, kind="gradient", output=lambda y: head(y)[:, 1])

@@ -7,7 +7,7 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import DECADES, SOLVERS
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 from uotpool.sets import DenseSets, logsumexp_d
 
 pytestmark = pytest.mark.usefixtures("every_implementation")

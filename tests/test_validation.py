@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import uotpool
 from tests import tolerances as tol
 from tests.cases import problem
+from tests.spelling import CLASSIC, duality_gap, objective, plan_stats, uot_plan, uot_pool
 from uotpool.backends.cpu.backend import CPU
 from uotpool.integrations.pyg import UOTAggregation
 from uotpool.solvers import SOLVERS
@@ -33,27 +34,27 @@ WEIGHTS: dict[str, Any] = {"alpha0": 1.0, "alpha1": 1.0, "alpha2": 1.0}
 
 
 def plan(X=X, **how):
-    return uotpool.uot_plan(X, **WEIGHTS | how)
+    return uot_plan(X, **WEIGHTS | how)
 
 
 def pool(X=X, **how):
-    return uotpool.uot_pool(X, **WEIGHTS | how)
+    return uot_pool(X, **WEIGHTS | how)
 
 
 def gap(X=X, P=X, **how):
-    return uotpool.duality_gap(X, P, **WEIGHTS | how)
+    return duality_gap(X, P, **WEIGHTS | how)
 
 
 def value(X=X, P=X, **how):
-    return uotpool.objective(X, P, **WEIGHTS | how)
+    return objective(X, P, **WEIGHTS | how)
 
 
 def stats(P=X, **how):
-    return uotpool.plan_stats(P, **how)
+    return plan_stats(P, **how)
 
 
 def layer(dim=4, **how):
-    return uotpool.UOTPooling.classic(dim, **how)
+    return uotpool.make_layer(dim, **CLASSIC, **how)
 
 
 def mixed(dim=4, **how):
@@ -661,8 +662,8 @@ def test_check_passes_over_tensors_without_values():
 
 MASKS = {"bool": tensor([[True, True, False], [True, True, True]]), "int": tensor([[1, 1, 0], [1, 1, 1]])}
 IN_ORDER = {
-    "UOTPooling": lambda: uotpool.UOTPooling.classic(4),
-    "plan": lambda: uotpool.UOTPooling.classic(4).plan,
+    "UOTPooling": lambda: uotpool.make_layer(4, **CLASSIC),
+    "plan": lambda: uotpool.make_layer(4, **CLASSIC).plan,
     "MixedMeanMax": lambda: uotpool.MixedMeanMax(4),
     "zoo uot": lambda: build("uotp-sinkhorn", 4),
     "zoo attention": lambda: build("attention", 4),
@@ -684,7 +685,7 @@ def test_a_mask_that_is_not_named(name, mask, place, argument):
 def test_a_mask_beside_offsets_is_named_too():
     """The message once complained of index and ptr together."""
     with pytest.raises(ValueError, match=r"^index: expected the set of each row.*mask="):
-        uotpool.UOTPooling.classic(4)(ROWS, ones(6, dtype=torch.bool), tensor([0, 3, 6]))
+        uotpool.make_layer(4, **CLASSIC)(ROWS, ones(6, dtype=torch.bool), tensor([0, 3, 6]))
 
 
 def test_an_aggregation_has_no_mask():

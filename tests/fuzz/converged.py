@@ -13,7 +13,8 @@ from tests.cases import REGULARIZER
 from tests.fuzz import sets
 from tests.fuzz.found import Found
 from tests.kernels.harness import WEIGHTS, randn, sample_prior, solved
-from uotpool import ConvergenceWarning, duality_gap, uot_plan
+from tests.spelling import duality_gap, uot_plan
+from uotpool import ConvergenceWarning
 
 MAX_ITER = 50
 # Within the decades that are promised here, and up to this range of X / alpha0, the entropic problem is solved

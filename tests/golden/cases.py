@@ -25,7 +25,11 @@ SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 LAYOUTS = ("dense", "mask", "index", "ptr")
 B, N, D, K = 3, 4, 5, 3
-SOLVER = {"sinkhorn": Sinkhorn(K), "badmm-e": BregmanADMM("entropic", K), "badmm-q": BregmanADMM("quadratic", K)}
+SOLVER = {
+    "sinkhorn": Sinkhorn(K),
+    "badmm-e": BregmanADMM("entropic", K),
+    "badmm-q": BregmanADMM("quadratic", K),
+}
 PUBLISHED = {
     "sinkhorn": published.Sinkhorn(K),
     "badmm-e": published.BregmanADMM("entropic", K),

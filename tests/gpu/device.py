@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import uotpool
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 from uotpool.backends.triton import calls, choice
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

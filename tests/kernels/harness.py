@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests import tolerances as tol
 from tests.cases import module_weights
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 
 WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
 Weights = list[Tensor | None]

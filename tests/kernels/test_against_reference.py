@@ -22,7 +22,7 @@ from tests.kernels.harness import (
     sizes_like,
     solved,
 )
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 
 LAYOUTS = ("dense", "mask", "index", "ptr")
 PRIORS = ({"p0": "each"}, {"p0": "shared"}, {"p0": "uniform", "q0": False}, {"p0": "shared", "q0": False})

@@ -10,7 +10,8 @@ import torch
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, rand
-from uotpool import UOTPooling, backends, explain_impl, resolve_impl, uot_plan, uot_pool
+from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from uotpool import backends, explain_impl
 from uotpool.backends.cpu import ops
 from uotpool.backends.cpu.backend import CPU
 from uotpool.solvers import SOLVERS as SOLVERS_IN_TORCH
@@ -62,12 +63,12 @@ def test_what_runs_on_the_kernels(trap, solver, run):
 @each_solver
 def test_layer_honours_impl(trap, solver):
     for impl in ("auto", "cpu"):
-        layer = UOTPooling.classic(5, solver=solver, impl=impl).double()
+        layer = make_layer(5, **CLASSIC, solver=solver, impl=impl).double()
         with pytest.raises(Ran):
             layer(X)
         with pytest.raises(Ran):
             layer.plan(X)
-    layer = UOTPooling.classic(5, solver=solver, impl="reference").double()
+    layer = make_layer(5, **CLASSIC, solver=solver, impl="reference").double()
     layer(X)
     layer.plan(X)
 
@@ -81,7 +82,7 @@ def test_the_kernels_refuse_what_they_have_not(solver, setting):
         with pytest.raises(ValueError, match=message):
             run(X, 0.5, 1.0, 1.0, rho, solver=solver, impl="cpu", **setting)
     with pytest.raises(ValueError, match=message):
-        UOTPooling.classic(5, solver=solver, impl="cpu", **setting)
+        make_layer(5, **CLASSIC, solver=solver, impl="cpu", **setting)
 
 
 @each_solver
@@ -130,7 +131,7 @@ def test_a_default_device_does_not_matter():
 @pytest.mark.parametrize("K", [0, 1, 3, "converged"])
 def test_layers_of_every_length(K, shared):
     for fixed in ({}, {"alpha1": 0.7}):
-        layer = UOTPooling.classic(3, K=K, shared=shared, **fixed)
+        layer = make_layer(3, **CLASSIC, K=K, shared=shared, **fixed)
         assert layer(torch.rand(2, 5, 3)).shape == (2, 3)
 
 
@@ -227,7 +228,7 @@ def test_a_solver_without_a_kernel_runs_in_torch(monkeypatch):
 @pytest.mark.parametrize("name", ["p0", "q0"])
 def test_a_prior_on_another_device_is_refused(name):
     """Its address would be read as one of this machine's memory."""
-    pool = UOTPooling.classic(5, **{name: Elsewhere()}).double()
+    pool = make_layer(5, **CLASSIC, **{name: Elsewhere()}).double()
     with pytest.raises(ValueError, match=rf"{name}: expected the device of X \(cpu\), got meta"):
         pool(X)
 

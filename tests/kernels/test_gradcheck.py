@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 
 from tests.cases import SOLVERS
 from tests.kernels.harness import dense, masked, modules, ragged, sample_prior
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 
 PROBLEMS = {
     "dense": dense(2, 4, 3),

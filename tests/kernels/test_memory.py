@@ -15,7 +15,7 @@ from bench.timing import BOTH
 from tests.cases import SOLVERS
 from tests.kernels.harness import equal
 from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
-from uotpool import uot_pool
+from tests.spelling import uot_pool
 from uotpool.backends.cpu import library
 
 SHAPES = {

@@ -123,7 +123,6 @@ def test_refused_pieces():
 
 CHILD = """
 import signal, sys, torch
-from uotpool import uot_pool
 from uotpool.backends.cpu import windows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it

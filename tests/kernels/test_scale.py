@@ -26,7 +26,8 @@ from tests.kernels.harness import (
     sizes_like,
     solved,
 )
-from uotpool import check, uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
+from uotpool import check
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
 each_head = pytest.mark.parametrize("plan", [False, True], ids=["pool", "plan"])

@@ -9,7 +9,7 @@ import uotpool
 from tests import tolerances as tol
 from tests.cases import DECADES, SOLVERS, step
 from tests.kernels.harness import WEIGHTS, dense, modules, ragged, solved
-from uotpool import uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 
 UNIT = dense(2, 10, 5)
 INPUTS = {"unit": UNIT.X, "signed": 6 * UNIT.X - 3, "large": 1e3 * UNIT.X}

@@ -13,7 +13,8 @@ import torch
 from tests.cases import SOLVERS
 from tests.kernels.harness import dense, equal, modules, ragged, solved
 from tests.kernels.raw import DTYPES, GRADIENTS, Raw
-from uotpool import check, uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
+from uotpool import check
 from uotpool.backends.cpu import library
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)

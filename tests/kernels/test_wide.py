@@ -10,7 +10,7 @@ from tests import tolerances as tol
 from tests.cases import SOLVERS
 from tests.kernels.harness import Problem, dense, equal, masked, modules, off, ragged, solved
 from tests.kernels.raw import GRADIENTS, Raw
-from uotpool import uot_pool
+from tests.spelling import uot_pool
 
 SCALES = torch.tensor([1e-6, 1.0, 1e6], dtype=torch.float64)
 LAYOUTS = {

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from uotpool import backends, cli, explain_impl, uot_pool
+from tests.spelling import uot_pool
+from uotpool import backends, cli, explain_impl
 from uotpool.backends.triton import backend
 from uotpool.backends.triton.backend import TRITON
 from uotpool.solvers import SOLVERS
@@ -139,7 +140,7 @@ def test_info(usable, monkeypatch):
 def test_import_leaves_triton_alone():
     """Nor does a call on the CPU import it, or ask for a backend."""
     code = (
-        "import sys, torch, uotpool; X = torch.rand(2, 3, 4); uotpool.uot_pool(X, 1.0, 1.0, 1.0);"
+        "import sys, torch, uotpool; X = torch.rand(2, 3, 4); uot_pool(X, 1.0, 1.0, 1.0);"
         "uotpool.explain_impl(X.to('meta')); print('triton' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from uotpool.nn.weights import WeightedPooling
 
 from tests import tolerances as tol
 from tests.zoo.cases import NAMES, backward, batch, small
-from uotpool.nn.weights import WeightedPooling
 
 
 @pytest.mark.parametrize("name", ["mean", "max", "attention", "deepset", "softmax"])

@@ -14,10 +14,12 @@ from scipy.special import logsumexp
 from tests import tolerances as tol
 from tests.beside_cpu import import_timm
 from tests.zoo.cases import NAMES, SMALL, batch, small
-from uotpool import UOTPooling, zoo
+from uotpool import zoo
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.nn import ASAPooling, DenseGCNConv, GCNConv, SAGPooling, aggr, dense_diff_pool
+
+from tests.spelling import CLASSIC, make_layer
 
 D = 4
 
@@ -307,7 +309,7 @@ def covariance(pool, X, *_):
 
 def uotp(pool, X, *_):
     options = pool.options
-    layer = UOTPooling.classic(D, solver=options.solver.name, formulation=options.formulation).double()
+    layer = make_layer(D, **CLASSIC, solver=options.solver.name, formulation=options.formulation).double()
     layer.load_state_dict(pool.state_dict())
     return layer(X[None])[0]
 
@@ -515,8 +517,15 @@ def test_options_reach_the_uot_pooling(name):
     pool = zoo.build(name, D, K=2, p0="learned", q0="learned", alpha1=0.5)
     torch.manual_seed(1)
     solver, paper = name.removeprefix("uotp-").removesuffix("-paper"), name.endswith("-paper")
-    layer = UOTPooling.classic(
-        D, solver=solver, formulation="paper" if paper else "exact", K=2, p0="learned", q0="learned", alpha1=0.5
+    layer = make_layer(
+        D,
+        **CLASSIC,
+        solver=solver,
+        formulation="paper" if paper else "exact",
+        K=2,
+        p0="learned",
+        q0="learned",
+        alpha1=0.5,
     )
     x = torch.randn(2, 5, D)
     assert torch.equal(pool(x), layer(x))

@@ -8,8 +8,8 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.kernels.harness import dense, masked, modules, off, ragged, randn, solved
+from tests.spelling import uot_plan, uot_pool
 from tests.triton.interpreted.harness import REGIMES, forced, real, scaled, small, zero_priors
-from uotpool import resolve_impl, uot_plan, uot_pool
 from uotpool.backends.triton import calls
 from uotpool.backends.triton.arguments import Arguments, Saved
 

@@ -8,8 +8,8 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.kernels.harness import dense, masked, modules, off, ragged, randn, solved
+from tests.spelling import make_layer, uot_plan, uot_pool
 from tests.triton.interpreted.harness import forced, scaled, small, zero_priors
-from uotpool import UOTPooling, uot_plan, uot_pool
 from uotpool.backends.triton import calls
 from uotpool.backends.triton.arguments import Arguments, Saved
 from uotpool.backends.triton.choice import narrow
@@ -181,7 +181,7 @@ def test_operator():
 
 def test_compiled_and_exported():
     torch._dynamo.reset()
-    pool = UOTPooling(3, solver=SOLVER, K=1, impl="triton").double()
+    pool = make_layer(3, solver=SOLVER, K=1, impl="triton").double()
     X = randn(5, 3).requires_grad_()
     compiled = torch.compile(pool, fullgraph=True, dynamic=True, backend="aot_eager")
     found = []

@@ -9,8 +9,8 @@ import uotpool
 from tests import tolerances as tol
 from tests.cases import DECADES
 from tests.kernels.harness import dense, modules, ragged, randn, solved
+from tests.spelling import uot_plan, uot_pool
 from tests.triton.interpreted.harness import REGIMES, forced, small
-from uotpool import uot_plan, uot_pool
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 each_regime = pytest.mark.parametrize("regime", REGIMES)

@@ -7,7 +7,8 @@ import torch
 
 from tests import tolerances as tol
 from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
-from uotpool import UOTPooling, backends, check, explain_impl, resolve_impl, uot_plan, uot_pool
+from tests.spelling import make_layer, uot_plan, uot_pool
+from uotpool import backends, check, explain_impl
 from uotpool.backends.triton import calls, ops
 from uotpool.backends.triton.arguments import Arguments, Saved
 from uotpool.backends.triton.backend import TRITON
@@ -80,7 +81,7 @@ def test_a_sum_readout():
 class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.pool = UOTPooling(D, impl="triton").double()  # so that it cannot fall back
+        self.pool = make_layer(D, impl="triton").double()  # so that it cannot fall back
 
     def forward(self, X: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return self.pool(X.tanh(), index=index, dim_size=2)
