@@ -12,14 +12,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import Answer, WrongAnswerError, show
 from bench.rows import Case, Comparison, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples
-from uotpool import UOTPool2d, UOTPooling, explain_impl
+from tests.spelling import CLASSIC, make_layer
+from uotpool import UOTPool2d, explain_impl
 from uotpool.backends import BACKENDS, SolverOptions
-from uotpool.solvers import SOLVERS
 
 OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
 LARGE = (1, 50_000, 512)
@@ -65,7 +66,7 @@ def pools(
         torch.manual_seed(1)
         if images:
             return UOTPool2d(size[1], 2, K=K, impl=impl).to(device)
-        return UOTPooling.classic(size[2], solver=solver, K=K, impl=impl).to(device)
+        return make_layer(size[2], **CLASSIC, solver=solver, K=K, impl=impl).to(device)
 
     found = {OURS: layer("triton"), REFERENCE: layer("reference")}
     if compiled:

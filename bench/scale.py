@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import layer, show, truth, verify
 from bench.rows import Case, Comparison, at_most, cost
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Pool, samples, timed
 from uotpool import UOTPooling, backends
-from uotpool.solvers import SOLVERS
 
 PLAIN, ONE, EACH = "no scale", "one scale", "a scale per feature"
 MOST = 1.05

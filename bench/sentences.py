@@ -36,6 +36,7 @@ from bench.report import markdown
 from bench.reviews import Sizes, Tokens
 from bench.rows import PART, Finding
 from bench.session import Session
+from tests.spelling import make_layer
 from uotpool import param_groups
 from uotpool.zoo import build, entry
 
@@ -71,9 +72,8 @@ def _own(mode: str) -> Callable[[int], nn.Module]:
 
 def _uot(**options: Any) -> Callable[[int], nn.Module]:
     def make(dim: int) -> nn.Module:
-        from uotpool.integrations.sentence_transformers import UOTPooling  # noqa: PLC0415 (takes seconds)
 
-        module: nn.Module = UOTPooling(dim, **options)
+        module: nn.Module = make_layer(dim, **options)
         return module
 
     return make

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import layer, show, truth, verify
 from bench.rows import Case, Comparison, Target, at_least, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Pool, Size, samples, timed
-from uotpool.solvers import SOLVERS
 
 TARGETS = {
     (FORWARD, "sinkhorn"): 20,
