@@ -16,6 +16,7 @@ from uotpool.nn import (
     UOTPooling,
     param_groups,
 )
+from uotpool.nn.replace import replace_global_pool, replace_local_pools
 from uotpool.problem import PlanStats, Problem, uot_pool
 from uotpool.solvers import BregmanADMM, ConvergenceWarning, Newton, Sinkhorn, published
 
@@ -43,5 +44,7 @@ __all__ = [
     "explain_impl",
     "param_groups",
     "published",
+    "replace_global_pool",
+    "replace_local_pools",
     "uot_pool",
 ]

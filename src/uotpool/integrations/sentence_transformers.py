@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
 
 from uotpool import checks
 from uotpool import nn as layers
-from uotpool.nn.config import MODULE
 
 TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 
@@ -27,7 +26,7 @@ TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 class UOTPooling(Module):
     """`uotpool.UOTPooling` as a module of sentence-transformers, in the place of its `Pooling`.
 
-    `model[1] = UOTPooling(model.get_embedding_dimension(), start="mean")` swaps the mean pooling of
+    `model[1] = UOTPooling(model.get_embedding_dimension(), scale=Learned(0.0))` swaps the mean pooling of
     a trained encoder, which then gives the same embeddings until the layer is trained. A model with
     it is saved and loaded like any other, with `trust_remote_code=True` since the class is not one
     of the package's own.
@@ -35,7 +34,7 @@ class UOTPooling(Module):
     Args:
         embedding_dimension: number of features of a token.
         include_prompt: whether the tokens of a prompt are pooled with the others, as in `Pooling`.
-        **options: options of `uotpool.UOTPooling`, for example `start="mean"`. They are saved in
+        **options: options of `uotpool.UOTPooling`, for example `scale=Learned(0.0)`. They are saved in
             `config.json`, so a prior that is a module of your own is refused.
 
     Attributes:
@@ -48,11 +47,7 @@ class UOTPooling(Module):
         checks.flag("include_prompt", include_prompt)
         self.include_prompt = include_prompt
         self.pool = layers.UOTPooling(embedding_dimension, **options)
-        config = self.pool.get_config()
-        for name in ("p0", "q0"):
-            if config[name] == MODULE:
-                own = 'or "learned": config.json, from which the module is loaded again, cannot hold another'
-                checks.fail(name, f'"uniform" {own}', options[name])
+        self.pool.get_config()  # refuses a prior that `config.json` cannot hold
 
     @property
     def embedding_dimension(self) -> int:

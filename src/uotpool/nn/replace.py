@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
+from uotpool.coefficients import Learned
 from uotpool.nn.images import AdaptiveUOTPool1d, AdaptiveUOTPool2d, AdaptiveUOTPool3d, UOTPool2d
 from uotpool.nn.pooling import UOTPooling
 
 # Options of a layer that begins as the mean, in whose place it is put. A caller's own options win.
-AS_MEAN: dict[str, Any] = {"start": "mean"}
+AS_MEAN: dict[str, Any] = {"scale": Learned(0.0)}
 _SIZE = 224  # of the picture that is sent through a network if no example is passed
 _ADAPTIVE: dict[type[nn.Module], tuple[int, type[nn.Module]]] = {
     nn.AdaptiveAvgPool1d: (1, AdaptiveUOTPool1d),
