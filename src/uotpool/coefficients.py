@@ -23,7 +23,13 @@ LIMIT = 1e6  # "exp" stays between 1 / LIMIT and LIMIT, so that no step of an op
 _LOG_LIMIT = math.log(LIMIT)
 
 Transform = Literal["exp", "softplus", "linear"]
-START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0, "scale": 1.0}  # where "exp" and "linear" start
+START = {
+    "alpha0": 1.0,
+    "alpha1": 20.0,
+    "alpha2": 5.0,
+    "rho": 5.0,
+    "scale": 1.0,
+}  # where "exp" and "linear" start
 PREFIX = {"exp": "log_", "softplus": "raw_", "linear": "raw_"}  # of the name of a parameter
 POSITIVE = ("alpha0", "rho")
 
@@ -133,7 +139,9 @@ def fixed(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float | 
     """Return a number or several as floats."""
     if isinstance(value, (list, tuple)):
         if not value:
-            checks.fail(name, "a number, or one for each step" if name != "scale" else "a number or several", value)
+            checks.fail(
+                name, "a number, or one for each step" if name != "scale" else "a number or several", value
+            )
         return tuple(number(name, one, dtype) for one in value)
     return number(name, value, dtype)
 
@@ -183,7 +191,7 @@ def length(value: Value) -> int:
 def check_length(name: str, value: Value, K: int, *, one_value: bool) -> None:
     """Refuse a coefficient that has neither one value nor one for each of the K steps."""
     count = length(value)
-    if count == 1 or count == K and not one_value:
+    if count == 1 or (count == K and not one_value):
         return
     accepted = "one number (this solver has no steps)" if one_value else f"a number, or {K}, one for each step"
     raise ValueError(f"{name}: expected {accepted}, got {count} values")
@@ -205,6 +213,8 @@ def _plain_number(name: str, value: Any) -> float:
 
 
 def _check_start(name: str, transform: str, value: float) -> None:
-    low, high = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}[transform]
+    low, high = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}[
+        transform
+    ]
     if not low <= value <= high:
         checks.fail(name, f"an init from {low:g} to {high:g} for transform={transform!r}", value)

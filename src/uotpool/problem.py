@@ -231,7 +231,9 @@ class Problem:
             coefficients.check_length(name, value, 1, one_value=True)  # type: ignore[arg-type] # never None
         alphas = (coefficients.values(value, call.X).to(call.X) for value in found[:3])  # type: ignore[arg-type]
         X = call.scaled_X()
-        return SolverInput(X, call.sets, *call.sets.log_priors(X, *self._double_priors()), Weights(*alphas)), rows
+        return SolverInput(
+            X, call.sets, *call.sets.log_priors(X, *self._double_priors()), Weights(*alphas)
+        ), rows
 
     def _checked_plan(self, P: Tensor) -> Tensor:
         """Return the rows of a plan in float64."""

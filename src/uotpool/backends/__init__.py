@@ -20,7 +20,17 @@ from uotpool.solvers import Solver, as_solver
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, TRITON, REFERENCE)}
 IMPLEMENTATIONS = ("auto", *BACKENDS)
 
-__all__ = ["BACKENDS", "IMPLEMENTATIONS", "Backend", "Call", "available", "check_impl", "choose", "explain_impl", "solve"]
+__all__ = [
+    "BACKENDS",
+    "IMPLEMENTATIONS",
+    "Backend",
+    "Call",
+    "available",
+    "check_impl",
+    "choose",
+    "explain_impl",
+    "solve",
+]
 
 
 def available() -> dict[str, str]:

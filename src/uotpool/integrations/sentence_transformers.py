@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
 
 from uotpool import checks
 from uotpool import nn as layers
+from uotpool.nn import config as configs
 
 TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 
@@ -146,7 +147,9 @@ class UOTPooling(Module):
                 f"{model_name_or_path}: expected {cls.config_file_name} of a saved UOTPooling in the folder "
                 f"{subfolder!r}, got {config or 'none'}: save the model with model.save(path)"
             )
-        module = cls(**config)
+        dim, include_prompt = config.pop("embedding_dimension"), config.pop("include_prompt", True)
+        options = configs.options(layers.UOTPooling, {"dim": dim, **config}, {})
+        module = cls(options.pop("dim"), include_prompt, **options)
         cls.load_torch_weights(model_name_or_path, **where, model=module)
         return module
 

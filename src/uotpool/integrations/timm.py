@@ -17,10 +17,9 @@ except ModuleNotFoundError as error:
 from uotpool import checks
 from uotpool.nn import UOTPooling
 from uotpool.nn.replace import AS_MEAN
-from uotpool.nn.scripting import NotScriptable
 
 
-class TokenPooling(NotScriptable, nn.Module):
+class TokenPooling(nn.Module):
     """`UOTPooling` of the tokens of a transformer without the first ones; `fill_attn_pool` makes one.
 
     Args:

@@ -82,7 +82,9 @@ class Pooling(nn.Module):
 
     def _check_pooled(self, y: Tensor, sets: Sets) -> None:
         """Refuse what a class of a user's own may return by mistake."""
-        accepted = f"{type(self).__name__}._pool to return a tensor ({sets.num_sets}, {self.out_dim}), (B, out_dim)"
+        accepted = (
+            f"{type(self).__name__}._pool to return a tensor ({sets.num_sets}, {self.out_dim}), (B, out_dim)"
+        )
         if not isinstance(y, Tensor):
             checks.fail("_pool", accepted, y, TypeError)
         if y.shape != (sets.num_sets, self.out_dim):
@@ -90,7 +92,9 @@ class Pooling(nn.Module):
 
     def _in_precision_of(self, X: Tensor) -> Self:
         """Return this pooling with parameters and buffers in the dtype of X: itself, or a copy for one call."""
-        other = [t for t in chain(self.parameters(), self.buffers()) if t.dtype != X.dtype and t.is_floating_point()]
+        other = [
+            t for t in chain(self.parameters(), self.buffers()) if t.dtype != X.dtype and t.is_floating_point()
+        ]
         if not other:
             return self
         # The copy has cast tensors in the place of the parameters. Gradients flow back through the
@@ -102,7 +106,9 @@ class Pooling(nn.Module):
 
         Absent rows of X are 0. The output of an empty set is replaced, but must be finite.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no method _pool(X, sets), which every pooling defines")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no method _pool(X, sets), which every pooling defines"
+        )
 
     def fit(
         self,

@@ -42,7 +42,9 @@ def options(cls: type[UOTPooling], config: Mapping[str, Any], given: Mapping[str
             raise ValueError(f"config: expected options of {cls.__name__}{hint}, got {name!r}")
     if "dim" not in config and "dim" not in given:
         raise ValueError(f"config: expected dim, the number of features, got {sorted(config)}")
-    read = {name: coefficients.from_config(value) for name, value in config.items() if name not in ("solver", "q0")}
+    read = {
+        name: coefficients.from_config(value) for name, value in config.items() if name not in ("solver", "q0")
+    }
     if "solver" in config:
         read["solver"] = solvers.from_config(config["solver"])
     if "q0" in config:

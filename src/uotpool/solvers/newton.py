@@ -116,7 +116,7 @@ def _warn(message: str) -> None:
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _package(frame) in ("uotpool", "torch"):
         frame, level = frame.f_back, level + 1
-    warnings.warn(f'uotpool: Newton {message}', ConvergenceWarning, stacklevel=level)
+    warnings.warn(f"uotpool: Newton {message}", ConvergenceWarning, stacklevel=level)
 
 
 def _package(frame: FrameType) -> str:

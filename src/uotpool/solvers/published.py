@@ -29,7 +29,6 @@ from uotpool.solvers.base import (
     check_steps,
 )
 
-
 Output = Literal["equation", "code"]
 
 

@@ -74,4 +74,3 @@ def log_plan(X: Tensor, sets: Sets, u: Tensor, v: Tensor, alpha0: Tensor) -> Ten
     top = sets.max_n(Y.detach().amax(-1, keepdim=True))
     Y = (Y - sets.to_rows(top)) / alpha0
     return Y - sets.to_rows(sets.logsumexp_all(Y))
-

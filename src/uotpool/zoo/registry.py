@@ -282,5 +282,7 @@ def _as_arguments(options: dict[str, Any]) -> dict[str, Any]:
         solver = replace(solver, output="code")
     elif readout == "sum":
         options["reduce"] = "sum"
-    uniform = {name: None for name in ("p0", "q0") if isinstance(options[name], str) and options[name] == "uniform"}
+    uniform = {
+        name: None for name in ("p0", "q0") if isinstance(options[name], str) and options[name] == "uniform"
+    }
     return options | uniform | {"solver": solver}

@@ -14,8 +14,8 @@ from uotpool.nn.assignment import UOTAssignment
 from uotpool.nn.base import Pooling
 from uotpool.nn.clusters import k_means, nearest_scores
 from uotpool.sets import DenseSets, Sets
-from uotpool.solvers import Sinkhorn
 from uotpool.sets.padding import pool_padded
+from uotpool.solvers import Sinkhorn
 
 
 class NetVLAD(Pooling):
@@ -110,7 +110,9 @@ class SALAD(UOTAssignment):
     ) -> None:
         hidden = dim if hidden is None else hidden
         fixed: dict[str, Any] = {"alpha1": self.FIXED, "alpha2": self.FIXED}
-        super().__init__(dim, clusters, value_dim, hidden=hidden, centred=False, token=token, solver=Sinkhorn(K), **fixed)
+        super().__init__(
+            dim, clusters, value_dim, hidden=hidden, centred=False, token=token, solver=Sinkhorn(K), **fixed
+        )
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor:
         N, M = sets.squeeze(sets.count(S)), self.clusters

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from uotpool.backends.cpu import library, pieces
-from uotpool.backends.tensors import plain
 from uotpool.backends.legacy import LearnedWeights
+from uotpool.backends.tensors import plain
 
 DTYPES = (torch.float32, torch.float64)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}

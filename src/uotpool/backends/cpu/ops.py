@@ -11,11 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from uotpool.backends.call import Call
 from uotpool.backends.cpu import calls
 from uotpool.backends.cpu.calls import Arguments
 from uotpool.backends.derivatives import differentiated, keep, kept
-from uotpool.backends.tensors import all_eager, all_plain, differentiated_in_reverse, plain
-from uotpool.backends.call import Call
 from uotpool.backends.legacy import (
     RATE,
     LearnedScale,
@@ -25,6 +24,7 @@ from uotpool.backends.legacy import (
     kernel_name,
     of_call,
 )
+from uotpool.backends.tensors import all_eager, all_plain, differentiated_in_reverse, plain
 from uotpool.sets import DenseSets, RaggedSets, Sets
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from uotpool.backends.derivatives import differentiated, keep, kept
+from uotpool.backends.legacy import Problem
 from uotpool.backends.tensors import all_eager, plain
 from uotpool.backends.triton.arguments import Arguments, Saved
-from uotpool.backends.legacy import Problem
 from uotpool.sets import DenseSets, RaggedSets, Sets
 
 
