@@ -2,6 +2,7 @@
 
 import uotpool.moved  # noqa: F401 - from here on, a path of 0.1 that is gone says where its contents are
 from uotpool.backends import explain_impl, resolve_impl
+from uotpool.backends.triton.self_test import self_test
 from uotpool.checks import check
 from uotpool.functional import PlanStats, duality_gap, objective, plan_stats, suggest_rho, uot_plan, uot_pool
 from uotpool.nn import (
@@ -51,6 +52,7 @@ __all__ = [
     "replace_local_pools",
     "resolve_impl",
     "restore_pools",
+    "self_test",
     "suggest_rho",
     "uot_plan",
     "uot_pool",

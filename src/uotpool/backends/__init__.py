@@ -92,9 +92,7 @@ def _check_named(options: SolverOptions) -> None:
         raise ValueError(f'impl: "{options.impl}" {reason}; use "auto" or "reference"')
 
 
-def choose(
-    X: Tensor, K: int, options: SolverOptions, *, axis: int = -1, num_sets: int | None = None
-) -> Backend:
+def choose(X: Tensor, K: int, options: SolverOptions, *, axis: int = -1) -> Backend:
     """Return the backend for this call; raise if one was asked for by name and cannot take X.
 
     Args:
@@ -102,7 +100,6 @@ def choose(
         K: number of modules.
         options: how to solve.
         axis: the axis of the features.
-        num_sets: number of sets; None where it is not known yet, and does not count.
     """
     if K == 0:  # there is nothing to solve
         return REFERENCE
@@ -110,14 +107,10 @@ def choose(
         for backend in BACKENDS.values():  # the reference, which is the last, takes every call
             if backend.unavailable() or backend.refuses(options) or backend.refuses_input(X, axis):
                 continue
-            if num_sets is not None and backend.refuses_sets(X, num_sets, options):
-                continue
-            if K <= backend.most_modules:
+            if K <= backend.most_modules and not backend.distrusts(X, axis):
                 return backend
     backend = BACKENDS[options.impl]
     if reason := backend.refuses_input(X, axis):
-        checks.fail("X", f'for impl="{options.impl}" {reason}', X)
-    if num_sets is not None and (reason := backend.refuses_sets(X, num_sets, options)):
         checks.fail("X", f'for impl="{options.impl}" {reason}', X)
     if K > backend.most_modules:
         checks.fail("K", f'at most {backend.most_modules} modules for impl="{options.impl}"', K)
@@ -146,8 +139,8 @@ def plan(problem: Problem, options: SolverOptions) -> Tensor:
 
 def _prepared(problem: Problem, options: SolverOptions) -> tuple[Backend, Problem]:
     """Return the backend, and the problem as this backend reads it."""
-    backend = choose(problem.X, problem.num_modules(), options, num_sets=problem.sets.num_sets)
-    if problem.as_is and not backend.reads_as_is:  # K = 0, or sets that it does not take
+    backend = choose(problem.X, problem.num_modules(), options)
+    if problem.as_is and not backend.reads_as_is:  # K = 0
         problem = problem.widened()
     return backend, problem
 
@@ -168,10 +161,10 @@ def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     """Return the name of the implementation that a call with this X runs.
 
     The fused kernels, "cpu" and, for CUDA and ROCm, "triton", are for the K modules of the exact
-    formulation ("triton": with at most 1024 features, and for "badmm-q" sets of at most 131072
-    entries on average). Everything else always runs in the reference: `formulation="paper"`,
-    `K="converged"`, K = 0, derivatives beyond first ones in reverse mode (`torch.func`, forward
-    mode), `torch.jit.trace` and ONNX export.
+    formulation ("triton": of "sinkhorn" with at most 1024 features, where its self-test passed).
+    Everything else always runs in the reference: `formulation="paper"`, `K="converged"`, K = 0,
+    derivatives beyond first ones in reverse mode (`torch.func`, forward mode), `torch.jit.trace`
+    and ONNX export.
     `explain_impl` says why.
 
     Args:
@@ -194,7 +187,6 @@ def explain_impl(
     *,
     formulation: str = "exact",
     converged: bool = False,
-    dim_size: int | None = None,
     kernel_size: Pair | None = None,
 ) -> str:
     """Say which implementation `impl="auto"` takes for such a call, and why each faster one does not take it.
@@ -204,21 +196,17 @@ def explain_impl(
         solver: "sinkhorn", "badmm-e" or "badmm-q".
         formulation: as in `uot_pool`.
         converged: whether K is "converged".
-        dim_size: number of sets, for X of shape (M, D). None: one.
         kernel_size: for images (B, C, H, W), height and width of a window of `UOTPool2d`.
     """
     checks.tensor("X", X, "a tensor")
     checks.one_of("solver", solver, tuple(SOLVERS))
     checks.one_of("formulation", formulation, FORMULATIONS)
     checks.flag("converged", converged)
-    if dim_size is not None:
-        checks.count("dim_size", dim_size, 1)
     if kernel_size is not None:
         _check_window(X, kernel_size)
     options = SolverOptions(SOLVERS[solver], formulation, converged)
     axis = -1 if kernel_size is None else 1
-    num_sets = None if kernel_size is not None else dim_size or (X.shape[0] if X.dim() > 2 else 1)
-    chosen = choose(X, 1, options, axis=axis, num_sets=num_sets)
+    chosen = choose(X, 1, options, axis=axis)
     reasons = []
     for backend in BACKENDS.values():
         if backend is chosen:
@@ -229,11 +217,10 @@ def explain_impl(
             reasons.append(f"{backend.name} cannot be used: {reason}")
         elif reason := backend.refuses(options):
             reasons.append(f"{backend.name} {reason}")
+        elif reason := backend.refuses_input(X, axis):
+            reasons.append(f"{backend.name} expects {reason}, got {checks.describe(X)}")
         else:
-            wanted = backend.refuses_input(X, axis)
-            if not wanted and num_sets is not None:
-                wanted = backend.refuses_sets(X, num_sets, options)
-            reasons.append(f"{backend.name} expects {wanted}, got {checks.describe(X)}")
+            reasons.append(f"{backend.name} {backend.distrusts(X, axis)}")
     if kernel_size is not None and (reason := chosen.refuses_windows(X.shape[1], kernel_size, options)):
         reasons.insert(0, f"windows are gathered first: {reason}")
     return "; ".join([chosen.name, *reasons])

@@ -69,8 +69,8 @@ class Backend(ABC):
             axis: the one of the features.
         """
 
-    def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
-        """Say which sets this backend expects for these options if not those of X; "" if it takes them."""
+    def distrusts(self, X: Tensor, axis: int = -1) -> str:
+        """Say why `impl="auto"` does not take this backend, which would take X; "" if it does."""
         return ""
 
     def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:

@@ -6,6 +6,7 @@ too and interprets the kernels: slow, for tests of the kernels where there is no
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from importlib import metadata, util
@@ -13,14 +14,10 @@ from importlib import metadata, util
 import torch
 from torch import Tensor
 
-from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
-from uotpool.backends.tensors import differentiated_in_reverse
-from uotpool.backends.triton import (
-    operators,  # noqa: F401 # registers what compilers and exporters see
-    ops,
-    windows,
-)
-from uotpool.backends.triton.arguments import KERNELS, MOST_ALONE, MOST_COLUMNS
+from uotpool.backends.base import Backend, SolverOptions
+from uotpool.backends.tensors import all_eager, differentiated_in_reverse
+from uotpool.backends.triton import ops, self_test
+from uotpool.backends.triton.ops import DTYPES, MAX_COLUMNS
 from uotpool.problem import Problem
 
 DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
@@ -33,8 +30,8 @@ def _missing() -> str:
     if util.find_spec("triton") is None:
         return "the package triton is not installed (torch for CUDA or ROCm brings it on Linux)"
     version = _version()
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_TRITON:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_TRITON:
         oldest = ".".join(map(str, OLDEST_TRITON))
         return f"it needs triton {oldest} or newer, got {version}; a newer torch brings it"
     return ""
@@ -62,8 +59,8 @@ def _too_old(index: int | None) -> str:
     capability = torch.cuda.get_device_capability(index)
     if capability >= OLDEST_NVIDIA:
         return ""
-    oldest, came = (".".join(map(str, pair)) for pair in (OLDEST_NVIDIA, capability))
-    return f"a GPU of compute capability {oldest} or newer (this one has {came})"
+    oldest, actual = (".".join(map(str, pair)) for pair in (OLDEST_NVIDIA, capability))
+    return f"a GPU of compute capability {oldest} or newer (this one has {actual})"
 
 
 _too_old._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `tensors.transformed`
@@ -77,11 +74,11 @@ def describe() -> str:
         for i in range(count)
     ]
     here = "; ".join(gpus) or "this torch sees no GPU"
-    return f"the K modules of all solvers on CUDA and ROCm tensors; {here}"
+    return f"the K modules of Sinkhorn on CUDA and ROCm tensors, after a self-test; {here}"
 
 
 class TritonBackend(Backend):
-    """The K modules of exact Sinkhorn and Bregman ADMM on CUDA and ROCm, with first derivatives in reverse."""
+    """The K modules of exact Sinkhorn on CUDA and ROCm, with first derivatives in reverse."""
 
     name = "triton"
     reads_as_is = True
@@ -90,12 +87,13 @@ class TritonBackend(Backend):
         return _REASON
 
     def refuses(self, options: SolverOptions) -> str:
-        if options.converged:
-            return 'has the K modules of formulation="exact" only, got K="converged"'
-        if options.formulation != "exact":
-            return f'has the K modules of formulation="exact" only, got formulation={options.formulation!r}'
-        if options.solver.name not in KERNELS:
-            return f"has no kernel for solver={options.solver.name!r}"
+        for wanted, is_that in (
+            (f"solver={options.solver.name!r}", options.solver.name != "sinkhorn"),
+            ('K="converged"', options.converged),
+            (f"formulation={options.formulation!r}", options.formulation != "exact"),
+        ):
+            if is_that:
+                return f'has the K modules of exact solver="sinkhorn" only, got {wanted}'
         return ""
 
     def refuses_input(self, X: Tensor, axis: int = -1) -> str:
@@ -103,38 +101,28 @@ class TritonBackend(Backend):
             return "a tensor on a CUDA or ROCm GPU"
         if not differentiated_in_reverse():
             return "a tensor outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-        if X.dim() > 0 and X.shape[axis] > MOST_COLUMNS:
-            return f"at most {MOST_COLUMNS} features"
+        if X.dtype not in DTYPES:
+            return "float16, bfloat16, float32 or float64"
+        if X.dim() > 0 and X.shape[axis] > MAX_COLUMNS:
+            return f"at most {MAX_COLUMNS} features"
         return _too_old(X.device.index) if X.is_cuda else ""
 
+    def distrusts(self, X: Tensor, axis: int = -1) -> str:
+        if X.dim() == 0 or X.shape[axis] == 0:
+            return ""
+        testable = all_eager((X,)) and not (X.is_cuda and torch.cuda.is_current_stream_capturing())
+        gradients = torch.is_grad_enabled()
+        dim = operator.index(X.shape[axis])  # also in a trace: kernels are compiled for a number of features
+        return self_test.distrust(X.device, dim, X.dtype, gradients=gradients, testable=testable)
+
     def concerns(self, X: Tensor) -> bool:
-        return not X.is_cpu
+        return _INTERPRETED or not X.is_cpu
 
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return ops.solve(problem, options.solver.name, plan=True)
+        return ops.solve(problem, plan=True)
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
-        return ops.solve(problem, options.solver.name)
-
-    def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
-        if options.solver.name != "badmm-q":
-            return ""
-        entries = X.numel()
-        # An exporter's sizes stand for any number: the kernel is right for all of them.
-        known = type(entries) is int and type(num_sets) is int
-        if not known or entries <= MOST_ALONE * max(num_sets, 1):
-            return ""
-        return f"sets of at most {MOST_ALONE} entries on average for solver='badmm-q'"
-
-    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
-        if options.solver.name != "sinkhorn":
-            return "its kernel for windows has solver='sinkhorn' only"
-        return windows.refuses(channels, kernel_size)
-
-    def pool_windows(
-        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
-    ) -> Tensor:
-        return windows.pool(X, weights, scale, geometry)
+        return ops.solve(problem)
 
 
 TRITON = TritonBackend()
