@@ -29,7 +29,7 @@ ARM_SYSTEM ?= /usr/aarch64-linux-gnu
 export PYTHONDONTWRITEBYTECODE :=
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize wheel test-wheel check-project \
+.PHONY: demo test test-fast test-browser test-integrations coverage lint style bench docs sanitize wheel test-wheel check-project \
 	test-aarch64 test-isa test-oldest test-with clean
 
 demo: $(INSTALLED)
@@ -63,10 +63,6 @@ test-browser: $(READY)
 # What needs weights or texts to be fetched, some 100 MB: the real encoder in place of a tiny one.
 test-integrations: $(LARGE)
 	$(PYTEST) tests/large
-
-# The GPU kernels on a GPU. Without one this fails; TRITON_INTERPRET=1 make test-gpu interprets them on the CPU.
-test-gpu: $(READY)
-	$(PYTEST) tests/gpu/device.py
 
 lint: style
 	$(BIN)/mypy

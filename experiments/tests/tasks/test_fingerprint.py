@@ -397,7 +397,7 @@ def test_a_struct_that_moves_to_a_header_of_its_own_keeps_it(sources, monkeypatc
 
 
 def test_kernels_of_a_gpu_count_where_there_is_one(sources, monkeypatch):
-    gpu = "uotpool.backends.triton.calls"
+    gpu = "uotpool.backends.triton.launch"
     for available in (False, True):
         monkeypatch.setattr(module.torch.cuda, "is_available", lambda available=available: available)
         before = sources.fingerprint()

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest import mock
 
-import torch
+import triton
 
-from tests.kernels.harness import Problem, Weights, off, randn, solved
-from uotpool.backends.triton import calls
-from uotpool.backends.triton.choice import Choice, Tile, by_chunk, by_set, power_of_two
-
-REGIMES = ("set", "chunk")
+from tests.kernels.harness import Problem, randn
+from uotpool.backends.triton import launch
+from uotpool.backends.triton.launch import Tile
 
 
-def small(regime: str, D: int) -> Choice:
-    """Return tiles of eight rows and chunks of eleven, which is no multiple of it."""
-    width = max(power_of_two(D), 16)
-    tile = Tile(2, width // min(width, 64), 4, min(width, 64), 4)
-    return Choice(0 if regime == "set" else 11, tile, tile, tile)
-
-
-def real(regime: str, D: int, itemsize: int) -> Choice:
-    """Return the tiles that a GPU gets."""
-    return by_set(D, itemsize) if regime == "set" else by_chunk(D, itemsize, 64)
+def small_tile(D: int, itemsize: int, entries: int) -> Tile:
+    """Return a tile of eight rows."""
+    width = max(triton.next_power_of_2(D), 16)
+    return Tile(2, width // min(width, 64), 4, min(width, 64), 4)
 
 
 @contextmanager
-def forced(choice: Choice) -> Any:
-    """Make every call take this choice."""
-    with mock.patch.object(calls, "chosen", return_value=choice):
+def small() -> Iterator[None]:
+    """Make every call take tiles of eight rows and chunks of eleven, which is no multiple of it."""
+    with mock.patch.object(launch, "tile", small_tile), mock.patch.object(launch, "CHUNK", 11):
         yield
-
-
-def errors(problem: Problem, weights: Weights, choice: Choice, *, plan: bool = False) -> dict[str, float]:
-    """Return how far the kernels are from the reference, both in the dtype of X, value and all derivatives."""
-    want = solved(problem, weights, "sinkhorn", plan=plan, impl="reference")
-    with forced(choice):
-        got = solved(problem, weights, "sinkhorn", plan=plan, impl="triton")
-    return off(got, want, weights, plan=plan)
 
 
 def scaled(problem: Problem, length: int) -> Problem:
@@ -47,13 +31,3 @@ def scaled(problem: Problem, length: int) -> Problem:
     scale = randn(length, seed=4)
     scale[1::4] = 0.0
     return problem._replace(scale=scale)
-
-
-def zero_priors(problem: Problem) -> Problem:
-    """Make every third sample absent, by a prior of 0, and the prior of a feature all but 0."""
-    assert problem.q0 is not None
-    assert problem.p0 is not None
-    q0, p0 = problem.q0.clone(), problem.p0.clone()
-    q0.view(-1)[::3] = -torch.inf
-    p0.view(-1)[1] = -600.0
-    return problem._replace(p0=p0, q0=q0)

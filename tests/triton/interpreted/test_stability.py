@@ -8,12 +8,13 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.cases import DECADES
-from tests.kernels.harness import dense, modules, ragged, randn, solved
-from tests.spelling import uot_plan, uot_pool
-from tests.triton.interpreted.harness import REGIMES, forced, small
+from tests.kernels.harness import dense, ragged, randn, solved
+from tests.triton.interpreted.harness import small
+from uotpool import uot_plan, uot_pool
+from uotpool.backends.triton import launch
+from uotpool.backends.triton.ops import Arguments
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
-each_regime = pytest.mark.parametrize("regime", REGIMES)
 
 UNIT = dense(1, 10, 5)
 INPUTS = (UNIT.X, (UNIT.X + 1e4).float().double(), (1e3 * UNIT.X).float().double())
@@ -39,16 +40,15 @@ def reference_error(problem, weights, want):
     return worst
 
 
-@pytest.mark.parametrize(("regime", "step"), [("set", 1), ("chunk", 4)])
-def test_every_cell_of_weights(regime, step):
+def test_every_cell_of_coefficients():
     """Results are finite, and dX is as good as the reference's."""
-    for i, alpha0 in enumerate(DECADES[::step]):
-        for j, alpha12 in enumerate(DECADES[::step]):
+    for i, alpha0 in enumerate(DECADES[::2]):
+        for j, alpha12 in enumerate(DECADES[::2]):
             problem = UNIT._replace(X=INPUTS[(i + j) % len(INPUTS)])
             wide = [torch.full((2,), a, dtype=torch.float64) for a in (alpha0, alpha12, alpha12)]
             weights = [*(w.float() for w in wide), None]
             want = derivative(problem, [*wide, None], "reference")["X"]
-            with forced(small(regime, 5)):
+            with small():
                 got = derivative(problem.to(torch.float32), weights, "triton")
             for name, value in got.items():
                 assert value.isfinite().all(), (alpha0, alpha12, name)
@@ -56,24 +56,22 @@ def test_every_cell_of_weights(regime, step):
             assert off(got["X"], want) <= bound, (alpha0, alpha12, (i + j) % len(INPUTS))
 
 
-@each_regime
-def test_mass_of_plans(regime):
+def test_mass_of_plans():
     for alpha0 in (DECADES[0], DECADES[-1]):
         X = (1e3 * UNIT.X).float()
-        with forced(small(regime, 5)):
+        with small():
             plan = uot_plan(X, alpha0, 1.0, 1.0, K=2, impl="triton")
         assert (plan >= 0).all()
         assert abs(float(plan.double().sum()) - 1) <= tol.MASS_F32
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@each_regime
-def test_half_precision_is_read_as_it_is(regime, dtype):
+def test_half_precision_is_read_as_it_is(dtype):
     """The results are those of the same numbers in float32, rounded; the interpreter cuts bfloat16 off."""
     found = []
     for X in (UNIT.X.to(dtype), UNIT.X.to(dtype).float()):
         X.requires_grad_()
-        with forced(small(regime, 5)):
+        with small():
             y = uot_pool(X, 0.5, 1.0, 1.0, scale=torch.arange(1.0, 6.0), K=1, impl="triton")
             (dX,) = torch.autograd.grad(y, X, torch.ones_like(y))
         assert y.dtype == dX.dtype == X.dtype
@@ -84,15 +82,14 @@ def test_half_precision_is_read_as_it_is(regime, dtype):
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-@each_regime
-def test_what_is_not_finite_spoils_its_set_alone(regime, bad):
+def test_what_is_not_finite_spoils_its_set_alone(bad):
     """Even where the scale of its feature is 0, in values and derivatives."""
     problem = ragged("ptr", [3, 4, 12], 4)
     scale = torch.tensor([1.0, 0.0, -1.0, 2.0]).double()
     spoilt = problem.X.clone()
     spoilt[5, 1] = bad
     found = []
-    with uotpool.check(False), forced(small(regime, 4)):
+    with uotpool.check(False), small():
         for given in (problem.X, spoilt):
             X = given.clone().requires_grad_()
             y = uot_pool(X, 0.5, 1.0, 1.0, K=1, scale=scale, impl="triton", **problem.layout)
@@ -107,8 +104,7 @@ def test_what_is_not_finite_spoils_its_set_alone(regime, bad):
     assert plan[others].isfinite().all()
 
 
-@each_regime
-def test_bits_of_a_set_alone_and_in_a_batch(regime):
+def test_bits_of_a_set_alone_and_in_a_batch():
     """Whatever the other sets and the padding are, and if it comes by an index."""
     problem = ragged("ptr", [3, 25, 2], 6)
     scale, dy = randn(6, seed=3), randn(1, 6, seed=5)
@@ -119,7 +115,7 @@ def test_bits_of_a_set_alone_and_in_a_batch(regime):
         y = uot_pool(X, 0.5, 1.0, 0.7, K=2, scale=scale, impl="triton", **layout)
         return y.detach(), torch.autograd.grad(y, X, dy.expand_as(y))[0]
 
-    with forced(small(regime, 6)):
+    with small():
         y, dX = run(problem.X, **problem.layout)
         y_alone, dX_alone = run(problem.X[part])
         padded = torch.full((2, 30, 6), torch.nan, dtype=torch.float64)
@@ -143,28 +139,13 @@ def test_bits_of_a_set_alone_and_in_a_batch(regime):
     assert torch.equal(dX_index[back], dX)
 
 
-@each_regime
-def test_offsets_out_of_range_touch_no_other_memory(regime):
+def test_offsets_out_of_range_touch_no_other_memory():
     """Kernels clamp them: an assertion on a GPU reports them later. The interpreter would crash."""
-    from uotpool.backends.triton import calls
-    from uotpool.backends.triton.arguments import Arguments
-
     X, weights = randn(9, 4), torch.ones(3, 1, dtype=torch.float64)
-    for ptr in ([-5, 4, 100], [7, 2, 9], [0, 2**40, 9]):
-        p = Arguments(X, torch.tensor(ptr), None, None, 0, None, None, weights, None, 2, "sinkhorn", False)
-        _, saved = calls.forward(p, choice=small(regime, 4))
-        calls.backward(torch.ones(2, 4).double(), p, saved, [True] * 5, choice=small(regime, 4))
-    order = torch.tensor([-1, 2**40, 2, 3, 4, 5, 6, 7, 8])
-    p = p._replace(ptr=torch.tensor([0, 4, 9]), order=order)
-    calls.forward(p, choice=small(regime, 4))
-
-
-def test_results_of_both_regimes_agree():
-    """Within the promise of 4 roundings of the natural scale, X / alpha0."""
-    problem, weights = dense(1, 20, 6), [w.float() if w is not None else None for w in modules("sinkhorn", 2)]
-    found = []
-    for regime in REGIMES:
-        with forced(small(regime, 6)):
-            found.append(derivative(problem.to(torch.float32), weights, "triton")["value"])
-    scale = float(problem.X.abs().max() / weights[0].min())
-    assert (found[0] - found[1]).abs().max() <= 4 * torch.finfo(torch.float32).eps * (1 + scale)
+    with small():
+        for ptr in ([-5, 4, 100], [7, 2, 9], [0, 2**40, 9]):
+            p = Arguments(X, torch.tensor(ptr), None, None, 0, None, None, weights, None, 2, False)
+            _, saved = launch.forward(p)
+            launch.backward(torch.ones(2, 4).double(), p, saved, [True] * 5)
+        order = torch.tensor([-1, 2**40, 2, 3, 4, 5, 6, 7, 8])
+        launch.forward(p._replace(ptr=torch.tensor([0, 4, 9]), order=order))

@@ -7,29 +7,27 @@ import torch
 
 from tests import tolerances as tol
 from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
-from tests.spelling import make_layer, uot_plan, uot_pool
-from uotpool import backends, check, explain_impl
-from uotpool.backends.triton import calls, ops
-from uotpool.backends.triton.arguments import Arguments, Saved
-from uotpool.backends.triton.backend import TRITON
+from uotpool import UOTPooling, check, resolve_impl, uot_plan, uot_pool
+from uotpool.backends.triton import launch, ops
+from uotpool.backends.triton.ops import Arguments, Saved
 
 D = 3
 PTR, ORDER = torch.tensor([0, 2, 2, 6]), torch.tensor([3, 1, 0, 5, 2, 4])
 
 
 def arguments(*, plan=False, grad=True):
-    """Of torch.ops.uotpool.triton_solve, but for `save`."""
+    """Of torch.ops.uotpool.triton_solve."""
     weights = torch.stack([w for w in modules("sinkhorn", 1) if w is not None])
     floats = [t.requires_grad_(grad) for t in (rand(6, D), randn(3, D), randn(6), weights, randn(D, seed=2))]
     X, log_p0, log_q0, weights, scale = floats
     present = torch.ones(6, dtype=torch.bool)
-    return X, PTR, ORDER, present, 0, log_p0, log_q0, weights, scale, 3, "sinkhorn", plan
+    return X, PTR, ORDER, present, 0, log_p0, log_q0, weights, scale, 3, plan
 
 
 def test_opcheck():
-    torch.library.opcheck(torch.ops.uotpool.triton_solve.default, (*arguments(), True))
+    torch.library.opcheck(torch.ops.uotpool.triton_solve.default, arguments())
     given = arguments(grad=False)
-    out, *saved = torch.ops.uotpool.triton_solve(*given, True)
+    out, *saved = torch.ops.uotpool.triton_solve(*given)
     wanted = [True, False, True, True, True]
     torch.library.opcheck(
         torch.ops.uotpool.triton_solve_backward.default, (torch.ones_like(out), *saved, *given, wanted)
@@ -46,8 +44,8 @@ def test_operators_refuse_what_does_not_fit():
         (8, randn(2)),
     ):
         with pytest.raises(ValueError, match="uotpool::triton_solve"):
-            torch.ops.uotpool.triton_solve(*given[:i], other, *given[i + 1 :], True)
-    out, *saved = torch.ops.uotpool.triton_solve(*given, True)
+            torch.ops.uotpool.triton_solve(*given[:i], other, *given[i + 1 :])
+    out, *saved = torch.ops.uotpool.triton_solve(*given)
     with pytest.raises(ValueError, match="dout has not the shape"):
         torch.ops.uotpool.triton_solve_backward(out[:1], *saved, *given, [True] * 5)
     with pytest.raises(ValueError, match="expected what triton_solve saved"):
@@ -81,7 +79,7 @@ def test_a_sum_readout():
 class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.pool = make_layer(D, impl="triton").double()  # so that it cannot fall back
+        self.pool = UOTPooling(D, impl="triton").double()  # so that it cannot fall back
 
     def forward(self, X: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return self.pool(X.tanh(), index=index, dim_size=2)
@@ -119,7 +117,7 @@ def test_second_derivative_names_the_reference(run):
 
 def test_second_derivative_through_the_operators():
     given = arguments()
-    y = torch.ops.uotpool.triton_solve(*given, True)[0]
+    y = torch.ops.uotpool.triton_solve(*given)[0]
     (dX,) = torch.autograd.grad(y.square().sum(), given[0], create_graph=True)
     with pytest.raises(RuntimeError, match='impl="reference"'):
         torch.autograd.grad(dX.square().sum(), given[0])
@@ -143,52 +141,45 @@ def test_batched_gradients():
 def test_derivatives_that_are_not_wanted():
     given = arguments(grad=False)
     p = Arguments(*given)
-    out, saved = calls.forward(p)
+    out, saved = launch.forward(p)
     dout = randn(*out.shape, seed=7)
-    every = calls.backward(dout, p, saved, [True] * 5)
+    every = launch.backward(dout, p, saved, [True] * 5)
     for i in range(5):
-        alone = calls.backward(dout, p, saved, [j == i for j in range(5)])
+        alone = launch.backward(dout, p, saved, [j == i for j in range(5)])
         assert torch.equal(alone[i], every[i])
         assert [d is None for d in alone] == [j != i for j in range(5)]
 
 
 def test_memory_between_the_passes():
-    """At most (2 K + 4) B D + K M numbers, and nothing without derivatives."""
+    """At most (3 K + 4) B D + K M numbers."""
     for plan in (False, True):
         p = Arguments(*arguments(plan=plan, grad=False))
-        B, K, M = p.num_sets, p.K, p.X.shape[0]
-        out, saved = calls.forward(p)
-        assert sum(t.numel() for t in saved) <= (2 * K + 4) * B * D + K * M
+        B, K, M = p.num_sets, p.weights.shape[1], p.X.shape[0]
+        _, saved = launch.forward(p)
+        assert sum(t.numel() for t in saved) <= (3 * K + 4) * B * D + K * M
         assert [t.shape for t in saved] == [torch.Size(shape) for shape in Saved.shapes(p)]
-        again, nothing = calls.forward(p, save=False)
-        assert nothing is None
-        assert torch.equal(again, out)
 
 
-def test_choice_by_shapes_alone():
-    """Small sets have a program each, few large ones share theirs, for any number of processors."""
-    for processors in (16, 108, 304):
-        assert calls.choose(10_000, 1000, 64, 1, 4, processors).chunk == 0
-        assert calls.choose(10**6, 1, 512, 4, 4, processors).chunk >= 64
-    for D in (1, 10, 64, 100, 512, 1024):
-        for itemsize in (2, 4, 8):
-            for tile in calls.choose(50, 3, D, 1, itemsize, 108)[1:]:
-                assert tile.C * tile.BL >= D
-                assert tile.R * tile.C * tile.W * tile.BL >= 32 * tile.warps
+@pytest.mark.parametrize("dim", [1, 10, 64, 100, 512, 1024])
+def test_tiles_hold_a_row_and_all_lanes(dim):
+    for itemsize in (2, 4, 8):
+        for entries in (16, 32):
+            tile = launch.tile(dim, itemsize, entries)
+            assert tile.C * tile.BL >= dim
+            assert tile.R * tile.C * tile.W * tile.BL >= 32 * tile.warps
 
 
 def test_what_the_backend_takes():
     X = dense(1, 3, 3).X
     assert resolve_impl(X, "sinkhorn", "triton") == "triton"
     assert resolve_impl(X, "sinkhorn") == "cpu"  # also where kernels are interpreted
-    assert resolve_impl(X, "badmm-q", "triton") == "triton"
-    with pytest.raises(ValueError, match=r'X: expected for impl="triton" at most 1024 features, got'):
-        uot_pool(torch.rand(2, 2, 1025), 1.0, 1.0, 1.0, impl="triton")
-    with pytest.raises(ValueError, match='"triton" has the K modules of formulation="exact" only'):
-        uot_pool(X, 1.0, 1.0, 1.0, K="converged", impl="triton")
+    for wrong, how in (
+        ("features", {"X": torch.rand(2, 2, 1025)}),
+        ("solver", {"solver": "badmm-q", "rho": 1.0}),
+        ("K=", {"K": "converged"}),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            uot_pool(**{"X": X, "alpha0": 1.0, "alpha1": 1.0, "alpha2": 1.0} | how, impl="triton")
     assert torch.equal(
         uot_pool(X, 1.0, 1.0, 1.0, K=0, impl="triton"), uot_pool(X, 1.0, 1.0, 1.0, K=0, impl="reference")
     )
-    assert explain_impl(X) == "cpu"
-    assert "triton expects a tensor on a CUDA or ROCm GPU" in explain_impl(X.to("meta"))
-    assert backends.BACKENDS["triton"] is TRITON

@@ -6,6 +6,7 @@ too and interprets the kernels: slow, for tests of the kernels where there is no
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from importlib import metadata, util
@@ -13,16 +14,11 @@ from importlib import metadata, util
 import torch
 from torch import Tensor
 
-from uotpool.backends import legacy
-from uotpool.backends.base import Backend
-from uotpool.backends.call import Call
-from uotpool.backends.tensors import differentiated_in_reverse
-from uotpool.backends.triton import (
-    operators,  # noqa: F401 # registers what compilers and exporters see
-    ops,
-)
-from uotpool.backends.triton.arguments import MOST_COLUMNS
-from uotpool.solvers import BregmanADMM, Sinkhorn, Solver
+from uotpool.backends.base import Backend, SolverOptions
+from uotpool.backends.tensors import all_eager, differentiated_in_reverse
+from uotpool.backends.triton import ops, self_test
+from uotpool.backends.triton.ops import DTYPES, MAX_COLUMNS
+from uotpool.problem import Problem
 
 DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
 OLDEST_TRITON = (3, 2)
@@ -34,8 +30,8 @@ def _missing() -> str:
     if util.find_spec("triton") is None:
         return "the package triton is not installed (torch for CUDA or ROCm brings it on Linux)"
     version = _version()
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_TRITON:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_TRITON:
         oldest = ".".join(map(str, OLDEST_TRITON))
         return f"it needs triton {oldest} or newer, got {version}; a newer torch brings it"
     return ""
@@ -63,8 +59,8 @@ def _too_old(index: int | None) -> str:
     capability = torch.cuda.get_device_capability(index)
     if capability >= OLDEST_NVIDIA:
         return ""
-    oldest, came = (".".join(map(str, pair)) for pair in (OLDEST_NVIDIA, capability))
-    return f"a GPU of compute capability {oldest} or newer (this one has {came})"
+    oldest, actual = (".".join(map(str, pair)) for pair in (OLDEST_NVIDIA, capability))
+    return f"a GPU of compute capability {oldest} or newer (this one has {actual})"
 
 
 _too_old._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `tensors.transformed`
@@ -78,38 +74,55 @@ def describe() -> str:
         for i in range(count)
     ]
     here = "; ".join(gpus) or "this torch sees no GPU"
-    return f"the K modules of all solvers on CUDA and ROCm tensors; {here}"
+    return f"the K modules of Sinkhorn on CUDA and ROCm tensors, after a self-test; {here}"
 
 
 class TritonBackend(Backend):
-    """The K modules of exact Sinkhorn and Bregman ADMM on CUDA and ROCm, with first derivatives in reverse."""
+    """The K modules of exact Sinkhorn on CUDA and ROCm, with first derivatives in reverse."""
 
     name = "triton"
-    reads_raw = True
+    reads_as_is = True
 
     def unavailable(self) -> str:
         return _REASON
 
-    def why_not(self, X: Tensor, solver: Solver) -> str:
+    def refuses(self, options: SolverOptions) -> str:
+        for wanted, is_that in (
+            (f"solver={options.solver.name!r}", options.solver.name != "sinkhorn"),
+            ('K="converged"', options.converged),
+            (f"formulation={options.formulation!r}", options.formulation != "exact"),
+        ):
+            if is_that:
+                return f'has the K modules of exact solver="sinkhorn" only, got {wanted}'
+        return ""
+
+    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
         if X.device.type != "cuda" and not (_INTERPRETED and X.is_cpu):
-            return "takes tensors on a CUDA or ROCm GPU"
-        if _REASON:
-            return f"cannot be used: {_REASON}"
-        if type(solver) not in (Sinkhorn, BregmanADMM):
-            return f"has no kernel for {solver}"
-        if solver.steps == 0:
-            return "has nothing to solve with K = 0"
+            return "a tensor on a CUDA or ROCm GPU"
         if not differentiated_in_reverse():
-            return "is not used under torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-        if X.dim() > 0 and X.shape[-1] > MOST_COLUMNS:
-            return f"takes at most {MOST_COLUMNS} features"
-        return f"takes {_too_old(X.device.index)}" if X.is_cuda and _too_old(X.device.index) else ""
+            return "a tensor outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
+        if X.dtype not in DTYPES:
+            return "float16, bfloat16, float32 or float64"
+        if X.dim() > 0 and X.shape[axis] > MAX_COLUMNS:
+            return f"at most {MAX_COLUMNS} features"
+        return _too_old(X.device.index) if X.is_cuda else ""
 
-    def is_relevant(self, X: Tensor) -> bool:
-        return not X.is_cpu
+    def distrusts(self, X: Tensor, axis: int = -1) -> str:
+        if X.dim() == 0 or X.shape[axis] == 0:
+            return ""
+        testable = all_eager((X,)) and not (X.is_cuda and torch.cuda.is_current_stream_capturing())
+        gradients = torch.is_grad_enabled()
+        dim = operator.index(X.shape[axis])  # also in a trace: kernels are compiled for a number of features
+        return self_test.distrust(X.device, dim, X.dtype, gradients=gradients, testable=testable)
 
-    def solve(self, call: Call, *, plan: bool = False) -> Tensor:
-        return ops.solve(legacy.of_call(call), legacy.kernel_name(call.solver), plan=plan)
+    def concerns(self, X: Tensor) -> bool:
+        return _INTERPRETED or not X.is_cpu
+
+    def plan(self, problem: Problem, options: SolverOptions) -> Tensor:
+        return ops.solve(problem, plan=True)
+
+    def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
+        return ops.solve(problem)
 
 
 TRITON = TritonBackend()
