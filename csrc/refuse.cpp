@@ -3,7 +3,7 @@
 #include "api.h"
 #include "learned.h"
 
-int refuse(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes) {
+int refuse(const uotpool_call &c, int backward, Sizes &sizes) {
     if (c.dtype != UOTPOOL_FLOAT32 && c.dtype != UOTPOOL_FLOAT64)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.solver < 0 || c.solver >= uotpool_kernels_baseline.solver_count)
@@ -21,8 +21,6 @@ int refuse(const uotpool_call &c, int backward, int64_t begin, int64_t end, Size
     int64_t bytes;
     if (__builtin_mul_overflow(c.M + 64, (c.D + 64) * 32, &bytes) || __builtin_mul_overflow(bytes, c.K + 64, &bytes) ||
         __builtin_mul_overflow(c.B, c.D * 8, &bytes) || __builtin_mul_overflow(c.B, c.K * 32, &bytes))
-        return UOTPOOL_BAD_ARGUMENT;
-    if (begin < 0 || end < begin || end > c.B)
         return UOTPOOL_BAD_ARGUMENT;
     sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
     sizes.weights = uotpool_kernels_baseline.solvers[c.solver].weights;
@@ -73,14 +71,11 @@ int refuse(const uotpool_call &c, int backward, int64_t begin, int64_t end, Size
     }
     if (c.ptr[0] != 0 || (c.rows ? c.ptr[c.B] > c.M : c.ptr[c.B] != c.M))
         return UOTPOOL_BAD_ARGUMENT;
-    // Of these bags only: the pieces of a call look at everything once.
-    for (int64_t b = begin; b < end; ++b)
+    for (int64_t b = 0; b < c.B; ++b)
         if (c.ptr[b + 1] < c.ptr[b])
             return UOTPOOL_BAD_ARGUMENT;
-    if (begin < end && (c.ptr[begin] < 0 || c.ptr[end] > c.M))
-        return UOTPOOL_BAD_ARGUMENT;
     if (c.rows)
-        for (int64_t i = c.ptr[begin]; i < c.ptr[end]; ++i)
+        for (int64_t i = 0; i < c.ptr[c.B]; ++i)
             if (c.rows[i] < 0 || c.rows[i] >= c.M)
                 return UOTPOOL_BAD_ARGUMENT;
     return UOTPOOL_OK;

@@ -10,6 +10,5 @@ struct Sizes {
     size_t item;
 };
 
-// Returns UOTPOOL_OK and fills in `sizes`, or says why the bags from `begin` to `end` cannot be solved; `sizes` then
-// means nothing.
-int refuse(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes);
+// Returns UOTPOOL_OK and fills in `sizes`, or says why the call cannot be solved; `sizes` then means nothing.
+int refuse(const uotpool_call &c, int backward, Sizes &sizes);

@@ -46,7 +46,7 @@ template <class T> struct Source {
     double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {
         if (job->dweights)
-            job->dweights[((b - job->begin) * job->weights + which) * K() + k] += value;
+            job->dweights[(b * job->weights + which) * K() + k] += value;
     }
 
     // log p0 and log q0 of the bag, normalised, and themselves.
@@ -82,7 +82,7 @@ template <class T> struct Source {
         const uotpool_call &c = call();
         if (job->dlog_p0) {
             const T total = T(sum(dlog_p0, c.D));
-            T *out = (T *)job->dlog_p0 + (b - job->begin) * c.D;
+            T *out = (T *)job->dlog_p0 + b * c.D;
             for (int64_t d = 0; d < c.D; ++d)
                 out[d] = dlog_p0[d] - p0[d] * total;
         }
@@ -100,7 +100,7 @@ template <class T> struct Source {
             return;
         const T *const top = bag.top, *const by_top = bag.by_top;
         const int64_t D = bag.D, length = call().scale_length;
-        double *const out = job->dscale + (b - job->begin) * length;
+        double *const out = job->dscale + b * length;
         if (length > 1) {
             for (int64_t d = 0; d < D; ++d)
                 out[d] += double(top[d]) * double(by_top[d]);

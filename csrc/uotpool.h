@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 6
+#define UOTPOOL_ABI 7
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,25 +72,6 @@ typedef struct uotpool_call {
     void *draw[4];         /* shape of raw */
 } uotpool_call;
 
-/* Local pooling of images by Sinkhorn with uniform priors. Output (i, j) is the pooled output of one bag: its samples
- * are the positions of X with h in i stride_h - padding_h + (0 .. kernel_h - 1) and likewise w, as far as they are in
- * the image, its features the C channels. A window with no position gives zeros. */
-typedef struct uotpool_window_call {
-    int64_t dtype, channels_last; /* 0: X is (B, C, H, W) in memory, out (B, C, out_h, out_w); 1: C is last */
-    int64_t K, B, C, H, W;
-    int64_t kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w, out_h, out_w;
-    int64_t threads;
-    int64_t scale_length;  /* as above: 0, 1 or C */
-    const void *X;
-    const void *weights;   /* (3, K): alpha0, alpha1, alpha2 */
-    const void *scale;     /* (scale_length) */
-    const void *dout;      /* backward: as out */
-    void *out;             /* forward */
-    void *dX;              /* backward, each of these NULL where not wanted: as X */
-    void *dweights;        /* (3, K) */
-    void *dscale;          /* (scale_length) */
-} uotpool_window_call;
-
 int uotpool_abi(void);
 
 /* The name of the solver with this code, from 0 on; NULL: there is none. */
@@ -105,32 +86,9 @@ int uotpool_set_isa(int isa);
 int uotpool_forward(const uotpool_call *call);
 int uotpool_backward(const uotpool_call *call);
 
-/* The same for the bags begin .. end - 1 alone, so that a caller can cut a long call into pieces and stop in between.
- * Pieces that follow each other from 0 to B give the bits of one call: what all bags share is summed over the pieces in
- * order, dlog_p0 in place, the others by `carry`, numbers that belong to the caller: 3 K, or 4 K with rho, for the
- * weights, and scale_length (NULL: as in one call, begin = 0). The piece with begin = 0 starts the sums, and writes the zeros of
- * absent rows. */
-int uotpool_forward_bags(const uotpool_call *call, int64_t begin, int64_t end);
-int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, double *carry);
-
-/* All of `out`, or of every wanted derivative, is written. */
-int uotpool_window_forward(const uotpool_window_call *call);
-int uotpool_window_backward(const uotpool_window_call *call);
-
-/* The same for the images begin .. end - 1, as above; `carry` has 3 K + scale_length numbers. */
-int uotpool_window_forward_images(const uotpool_window_call *call, int64_t begin, int64_t end);
-int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begin, int64_t end, double *carry);
-
 /* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. A float32 bag whose
  * numbers are too far apart for it is solved in double, with as much again and more (widen.h). */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);
-
-/* Scratch of 256 KiB and more is kept for the next call, up to a limit of bytes in all (128 MiB until another is set).
- * Free what is kept and not in use: how many bytes that was. How many are kept. Set the limit, and free what is above
- * it; negative: leave it. It returns the limit. All of them may be called at any time from any thread. */
-int64_t uotpool_free_scratch(void);
-int64_t uotpool_kept_scratch(void);
-int64_t uotpool_limit_scratch(int64_t bytes);
 
 /* Rows grouped by bag in their order, from the bag of each row (any order) and which rows are there (one byte
  * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of bag i / N. */

@@ -36,15 +36,6 @@ def kernel(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
     return KERNEL[name] * eps * (1.0 + ratio) * slack
 
 
-# The same for windows of images; `ratio` is max |scale X| / alpha0.
-WINDOW = {"value": 20.0, "X": 20.0, "weights": 2e4, "scale": 2e3}
-WINDOW_LARGE = 10.0  # times as much for a window of 8e4 entries
-
-
-def window(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
-    return WINDOW[name] * eps * (1.0 + ratio) * slack
-
-
 # The zoo. Loops, PyG, POT and numpy against the layers in float64 are within F64 (measured 2e-15).
 EMD = 1e-3  # WEGL with an entropy of 1e-3 of the mean cost against a linear program (measured 1.3e-4)
 # Five steps of Newton and Schulz against a true root, for a rank of 2 and 4 and eigenvalues within 20 % of each
@@ -68,7 +59,6 @@ FUZZ_CAP = 0.1  # of the natural scale of a result: a bound above it says nothin
 CONVERGED = {"float64": 1e-6, "float32": 1e-3}
 GAP_ROUNDING = 1e3  # a duality gap, in units of the rounding of the range of X and the weights
 
-SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt
 # Graphs. A step of AD-GCL, loss and gradients, against gather and scatter (measured 4e-13; 1e-5 is promised).
 STEP_F64 = 1e-10
 STEP_F32 = 1e-5

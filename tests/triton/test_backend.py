@@ -74,28 +74,6 @@ def test_large_sets_of_badmm_q_get_the_reference(usable):
         assert backends.choose(X, 1, options, num_sets=4).name == "triton"
 
 
-def test_windows_that_are_gathered(usable):
-    with FakeTensorMode():
-        images = torch.empty(1, 64, 2048, 2048, device="cuda")  # whose width is no number of features
-        assert explain_impl(images, kernel_size=(2, 2)).startswith("triton; cpu expects")
-        assert explain_impl(images, "badmm-e", kernel_size=(2, 2)).startswith(
-            "triton; windows are gathered first: its kernel for windows has solver='sinkhorn' only; cpu expects"
-        )
-        assert "triton; windows are gathered first: its kernel for windows takes at most 4096" in explain_impl(
-            images, kernel_size=(9, 9)
-        )
-        assert explain_impl(torch.empty(1, 1025, 4, 4, device="cuda"), kernel_size=(2, 2)).startswith(
-            "reference; windows are gathered first: it has no kernel for windows; "
-        )
-    with pytest.raises(
-        ValueError, match="kernel_size: expected height and width of a window, two ints >= 1, got"
-    ):
-        explain_impl(torch.rand(1, 2, 4, 4), kernel_size=2)
-    with pytest.raises(ValueError, match=r"X: expected images \(B, C, H, W\) where kernel_size is given, got"):
-        explain_impl(torch.rand(2, 4, 4), kernel_size=(2, 2))
-    assert explain_impl(torch.rand(1, 2, 4, 4), kernel_size=(2, 2)) == "cpu"
-
-
 def test_an_old_gpu_gets_the_reference(usable, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 0))

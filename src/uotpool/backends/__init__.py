@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from uotpool import checks
-from uotpool.backends.base import READOUTS, Backend, Pair, SolverOptions, Windows
+from uotpool.backends.base import READOUTS, Backend, SolverOptions
 from uotpool.backends.cpu.backend import CPU
 from uotpool.backends.reference import REFERENCE
 from uotpool.backends.triton.backend import TRITON
@@ -26,13 +26,11 @@ __all__ = [
     "READOUTS",
     "Backend",
     "SolverOptions",
-    "Windows",
     "available",
     "choose",
     "explain_impl",
     "plan",
     "pool",
-    "pool_windows",
     "reads_as_is",
     "resolve_impl",
     "solver_options",
@@ -92,30 +90,27 @@ def _check_named(options: SolverOptions) -> None:
         raise ValueError(f'impl: "{options.impl}" {reason}; use "auto" or "reference"')
 
 
-def choose(
-    X: Tensor, K: int, options: SolverOptions, *, axis: int = -1, num_sets: int | None = None
-) -> Backend:
+def choose(X: Tensor, K: int, options: SolverOptions, *, num_sets: int | None = None) -> Backend:
     """Return the backend for this call; raise if one was asked for by name and cannot take X.
 
     Args:
         X: input.
         K: number of modules.
         options: how to solve.
-        axis: the axis of the features.
         num_sets: number of sets; None where it is not known yet, and does not count.
     """
     if K == 0:  # there is nothing to solve
         return REFERENCE
     if options.impl == "auto":
         for backend in BACKENDS.values():  # the reference, which is the last, takes every call
-            if backend.unavailable() or backend.refuses(options) or backend.refuses_input(X, axis):
+            if backend.unavailable() or backend.refuses(options) or backend.refuses_input(X):
                 continue
             if num_sets is not None and backend.refuses_sets(X, num_sets, options):
                 continue
             if K <= backend.most_modules:
                 return backend
     backend = BACKENDS[options.impl]
-    if reason := backend.refuses_input(X, axis):
+    if reason := backend.refuses_input(X):
         checks.fail("X", f'for impl="{options.impl}" {reason}', X)
     if num_sets is not None and (reason := backend.refuses_sets(X, num_sets, options)):
         checks.fail("X", f'for impl="{options.impl}" {reason}', X)
@@ -152,18 +147,6 @@ def _prepared(problem: Problem, options: SolverOptions) -> tuple[Backend, Proble
     return backend, problem
 
 
-def pool_windows(
-    X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
-) -> Tensor | None:
-    """Pool windows without gathering them; None where no kernel can. As `Backend.pool_windows`."""
-    if options.readout == "sum":  # windows at the border have fewer samples
-        return None
-    backend = choose(X, weights.shape[1], options, axis=1)
-    if backend.refuses_windows(X.shape[1], windows.kernel_size, options):
-        return None
-    return backend.pool_windows(X, weights, scale, windows, options)
-
-
 def resolve_impl(X: Tensor, solver: str, impl: str = "auto") -> str:
     """Return the name of the implementation that a call with this X runs.
 
@@ -195,7 +178,6 @@ def explain_impl(
     formulation: str = "exact",
     converged: bool = False,
     dim_size: int | None = None,
-    kernel_size: Pair | None = None,
 ) -> str:
     """Say which implementation `impl="auto"` takes for such a call, and why each faster one does not take it.
 
@@ -205,7 +187,6 @@ def explain_impl(
         formulation: as in `uot_pool`.
         converged: whether K is "converged".
         dim_size: number of sets, for X of shape (M, D). None: one.
-        kernel_size: for images (B, C, H, W), height and width of a window of `UOTPool2d`.
     """
     checks.tensor("X", X, "a tensor")
     checks.one_of("solver", solver, tuple(SOLVERS))
@@ -213,12 +194,9 @@ def explain_impl(
     checks.flag("converged", converged)
     if dim_size is not None:
         checks.count("dim_size", dim_size, 1)
-    if kernel_size is not None:
-        _check_window(X, kernel_size)
     options = SolverOptions(SOLVERS[solver], formulation, converged)
-    axis = -1 if kernel_size is None else 1
-    num_sets = None if kernel_size is not None else dim_size or (X.shape[0] if X.dim() > 2 else 1)
-    chosen = choose(X, 1, options, axis=axis, num_sets=num_sets)
+    num_sets = dim_size or (X.shape[0] if X.dim() > 2 else 1)
+    chosen = choose(X, 1, options, num_sets=num_sets)
     reasons = []
     for backend in BACKENDS.values():
         if backend is chosen:
@@ -230,18 +208,6 @@ def explain_impl(
         elif reason := backend.refuses(options):
             reasons.append(f"{backend.name} {reason}")
         else:
-            wanted = backend.refuses_input(X, axis)
-            if not wanted and num_sets is not None:
-                wanted = backend.refuses_sets(X, num_sets, options)
+            wanted = backend.refuses_input(X) or backend.refuses_sets(X, num_sets, options)
             reasons.append(f"{backend.name} expects {wanted}, got {checks.describe(X)}")
-    if kernel_size is not None and (reason := chosen.refuses_windows(X.shape[1], kernel_size, options)):
-        reasons.insert(0, f"windows are gathered first: {reason}")
     return "; ".join([chosen.name, *reasons])
-
-
-def _check_window(X: Tensor, kernel_size: object) -> None:
-    whole = isinstance(kernel_size, tuple) and len(kernel_size) == 2
-    if not whole or any(type(n) is not int or n < 1 for n in kernel_size):  # type: ignore[attr-defined]
-        checks.fail("kernel_size", "height and width of a window, two ints >= 1", kernel_size)
-    if X.dim() != 4:
-        checks.fail("X", "images (B, C, H, W) where kernel_size is given", X)

@@ -11,7 +11,6 @@ from uotpool.problem import Problem
 from uotpool.solvers import Solver
 
 READOUTS = ("conditional", "sum", "authors")
-Pair = tuple[int, int]
 
 
 class SolverOptions(NamedTuple):
@@ -36,15 +35,6 @@ class SolverOptions(NamedTuple):
     readout: str = "conditional"
 
 
-class Windows(NamedTuple):
-    """The windows of an image; each value is (height, width)."""
-
-    kernel_size: Pair
-    stride: Pair
-    padding: Pair
-    output_size: Pair
-
-
 class Backend(ABC):
     """One implementation of the solvers. `backends.BACKENDS` has an object of each."""
 
@@ -61,21 +51,12 @@ class Backend(ABC):
         """Say why this backend cannot solve in this way, whatever the numbers are; "" if it can."""
 
     @abstractmethod
-    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
-        """Say what this backend expects of X, here and now, that this X is not; "" if it can take X.
-
-        Args:
-            X: input.
-            axis: the one of the features.
-        """
+    def refuses_input(self, X: Tensor) -> str:
+        """Say what this backend expects of X, here and now, that this X is not; "" if it can take X."""
 
     def refuses_sets(self, X: Tensor, num_sets: int, options: SolverOptions) -> str:
         """Say which sets this backend expects for these options if not those of X; "" if it takes them."""
         return ""
-
-    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
-        """Say why windows of this size are gathered before they are solved; "" if a kernel takes them."""
-        return "it has no kernel for windows"
 
     def concerns(self, X: Tensor) -> bool:
         """Say whether a user with this X may expect this backend, so that `explain_impl` mentions it."""
@@ -88,17 +69,3 @@ class Backend(ABC):
     @abstractmethod
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
         """Pool X by its plan, (B, D)."""
-
-    def pool_windows(
-        self, X: Tensor, weights: Tensor, scale: Tensor | None, windows: Windows, options: SolverOptions
-    ) -> Tensor:
-        """Pool the windows of images (B, C, H, W) without gathering them, where `refuses_windows` is "".
-
-        Args:
-            X: images.
-            weights: as in `Problem`.
-            scale: as in `Problem`.
-            windows: the geometry of the windows.
-            options: how to solve. Priors are uniform.
-        """
-        raise NotImplementedError

@@ -26,7 +26,7 @@ class ReferenceBackend(Backend):
     def refuses(self, options: SolverOptions) -> str:
         return ""
 
-    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
+    def refuses_input(self, X: Tensor) -> str:
         return ""
 
     def plan(self, problem: Problem, options: SolverOptions) -> Tensor:

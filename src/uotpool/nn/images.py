@@ -10,15 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from uotpool import backends, checks
-from uotpool.backends import Windows
+from uotpool import checks
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
 from uotpool.nn.scripting import NotScriptable
-from uotpool.problem import scales_of
 
 Size = int | Sequence[int]
 OutputSize = int | None | Sequence[int | None]
@@ -107,29 +104,6 @@ class _LocalPool(_WindowPool):
             checks.fail(name, accepted, given)
         return tuple(sizes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
-        batch = self._batch(x)
-        y = self._fused(batch)
-        if y is None:
-            return super().forward(x)
-        return y if x is batch else y.squeeze(0)
-
-    def _fused(self, x: Tensor) -> Tensor | None:
-        """Pool by the kernel for windows, which gathers nothing; None where the kernel cannot be used."""
-        pool = self.pool
-        if self._axes != 2 or pool.p0 is not None or pool.q0 is not None or pool.K == "converged":
-            return None
-        outs = self.output_size(x.shape[2:])
-        if windows.known(*outs) and min(outs) < 1:
-            return None  # the other path raises the error
-        if checks.values_checked(x):
-            checks.finite_rows("x", x.movedim(1, -1), None)
-        like = x if x.dtype.itemsize >= 4 else x.new_empty(0, dtype=torch.float32)
-        geometry = Windows(*(_pair(sizes) for sizes in (self.kernel_size, self.stride, self.padding, outs)))
-        weights, scale = pool._weight_rows(like), scales_of(pool._scale_for(like))
-        return backends.pool_windows(x, weights, scale, geometry, pool.options)
-
     def output_size(self, spatial: Sequence[int]) -> list[int]:
         """Return the output size for an input of this spatial size, the same as torch's."""
         settings = zip(spatial, self.kernel_size, self.stride, self.padding, strict=True)
@@ -146,11 +120,6 @@ class _LocalPool(_WindowPool):
     def extra_repr(self) -> str:
         ceil = ", ceil_mode=True" if self.ceil_mode else ""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}{ceil}"
-
-
-def _pair(sizes: Sequence[int]) -> tuple[int, int]:
-    height, width = sizes
-    return height, width
 
 
 class _AdaptivePool(_WindowPool):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
+from uotpool.backends.base import Backend, SolverOptions
 from uotpool.backends.cpu import (
     calls,
     library,
     operators,  # noqa: F401 # registers what compilers and exporters see
     ops,
-    windows,
 )
 from uotpool.problem import Problem
 
@@ -33,7 +32,7 @@ class CpuBackend(Backend):
             return f"has no kernel for solver={options.solver.name!r}"
         return ""
 
-    def refuses_input(self, X: Tensor, axis: int = -1) -> str:
+    def refuses_input(self, X: Tensor) -> str:
         if ops.handles(X):
             return ""
         return "a tensor on the CPU outside torch.func, forward-mode AD, torch.jit.trace and ONNX export"
@@ -43,14 +42,6 @@ class CpuBackend(Backend):
 
     def pool(self, problem: Problem, options: SolverOptions) -> Tensor:
         return ops.solve(problem, options.solver.name)
-
-    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
-        return "" if options.solver.name == "sinkhorn" else "its kernel for windows has solver='sinkhorn' only"
-
-    def pool_windows(
-        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
-    ) -> Tensor:
-        return windows.pool(X, weights, scale, *geometry)
 
 
 CPU = CpuBackend()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool.backends.cpu import library, pieces
+from uotpool.backends.cpu import library
 from uotpool.backends.tensors import plain
 from uotpool.problem import LearnedWeights
 
@@ -88,7 +88,7 @@ def derivatives(dout: Tensor, p: Arguments, wanted: list[bool]) -> list[Tensor |
 
 
 def _solve(p: Arguments, name: str, *outputs: int) -> None:
-    """Solve all sets by the function of the library with this name, in pieces where it takes long.
+    """Solve all sets by the function of the library with this name.
 
     Args:
         p: what to solve.
@@ -131,27 +131,7 @@ def _solve(p: Arguments, name: str, *outputs: int) -> None:
         *raw,
         *outputs[7:],
     )
-    a_row = D * (K + 1)  # work of it, as `pieces` counts
-    if pieces.is_short(M * a_row, num_sets):
-        library.check(getattr(native(), name)(call))
-        return
-    # It lives until the last piece is done.
-    carry = torch.empty(4 * K + (0 if scale is None else scale.shape[0]), dtype=torch.float64, device="cpu")
-    extra = (carry.data_ptr(),) if name == "uotpool_backward" else ()
-    function = getattr(native(), f"{name}_bags")
-
-    def reach(begin: int, wanted: int) -> tuple[int, int]:
-        assert ptr is not None
-        first = int(ptr[begin])
-        end = int(torch.searchsorted(ptr, first + wanted // a_row, right=True)) - 1
-        end = min(max(end, begin + 1), num_sets)
-        return end, (int(ptr[end]) - first) * a_row
-
-    pieces.run(
-        num_sets,
-        lambda begin, end: function(call, begin, end, *extra),
-        pieces.equal_reach(N * a_row, num_sets) if ptr is None else reach,
-    )
+    library.check(getattr(native(), name)(call))
 
 
 def group(

@@ -13,12 +13,11 @@ from importlib import metadata, util
 import torch
 from torch import Tensor
 
-from uotpool.backends.base import Backend, Pair, SolverOptions, Windows
+from uotpool.backends.base import Backend, SolverOptions
 from uotpool.backends.tensors import differentiated_in_reverse
 from uotpool.backends.triton import (
     operators,  # noqa: F401 # registers what compilers and exporters see
     ops,
-    windows,
 )
 from uotpool.backends.triton.arguments import KERNELS, MOST_ALONE, MOST_COLUMNS
 from uotpool.problem import Problem
@@ -125,16 +124,6 @@ class TritonBackend(Backend):
         if not known or entries <= MOST_ALONE * max(num_sets, 1):
             return ""
         return f"sets of at most {MOST_ALONE} entries on average for solver='badmm-q'"
-
-    def refuses_windows(self, channels: int, kernel_size: Pair, options: SolverOptions) -> str:
-        if options.solver.name != "sinkhorn":
-            return "its kernel for windows has solver='sinkhorn' only"
-        return windows.refuses(channels, kernel_size)
-
-    def pool_windows(
-        self, X: Tensor, weights: Tensor, scale: Tensor | None, geometry: Windows, options: SolverOptions
-    ) -> Tensor:
-        return windows.pool(X, weights, scale, geometry)
 
 
 TRITON = TritonBackend()
