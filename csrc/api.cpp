@@ -111,7 +111,7 @@ void run_batch(void *context, int64_t task) {
     const Batch &batch = *(const Batch *)context;
     const uotpool_call &c = *batch.job->call;
     const Team alone = {run_inline, 1};
-    const Memory scratch(batch.scratch);
+    const Scratch scratch(batch.scratch);
     if (!scratch.get()) {
         batch.status->store(UOTPOOL_NO_MEMORY);
         return;
@@ -151,7 +151,7 @@ int run_bags(const Job &job, const Kernels &kernels) {
                 continue;
             bool solved;
             {
-                const Memory scratch(kernels.scratch(&job, n));
+                const Scratch scratch(kernels.scratch(&job, n));
                 if (!scratch.get())
                     return UOTPOOL_NO_MEMORY;
                 solved = kernels.bag(&job, b, first_of(c, b), n, scratch.get(), &together);

@@ -31,3 +31,26 @@ class Memory {
     }
     void *get() const { return block; }
 };
+
+// Scratch of a call. Fresh pages of a large block can cost as much time as the work that is done in them, so the block
+// stays with its thread, which has one such scratch at a time; one of more than MOST_KEPT bytes is freed.
+class Scratch {
+    static constexpr size_t MOST_KEPT = size_t(1) << 27;
+    Memory fresh;
+    void *block;
+
+    static void *kept(size_t bytes) {
+        struct Kept {
+            Memory memory;
+            size_t bytes = 0;
+        };
+        thread_local Kept kept;
+        if (kept.bytes < bytes)
+            kept.bytes = kept.memory.take(bytes) ? bytes : 0;
+        return kept.memory.get();
+    }
+
+  public:
+    explicit Scratch(size_t bytes) : block(bytes <= MOST_KEPT ? kept(bytes) : fresh.take(bytes)) {}
+    void *get() const { return block; }
+};

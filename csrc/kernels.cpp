@@ -28,7 +28,7 @@ template <class F> auto by_scale(const Job *job, F f) {
 
 // How much rounding may be magnified that is left to float32: an exponent that is off by 2^-24 times this is an error of
 // up to 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
-constexpr double MOST_FLOAT = 0x1p14;
+constexpr double MOST_FLOAT = 0x1p13;
 
 // What became of a bag, and the scratch for it.
 struct Outcome {

@@ -5,6 +5,11 @@
 
 namespace {
 
+// What a module divides by in its exponents, and what the potentials that it leaves to later ones are multiples of.
+struct Units {
+    double divides, leaves;
+};
+
 template <class T> struct Source {
     const Job *job;
     int64_t b, first, n;
@@ -22,17 +27,32 @@ template <class T> struct Source {
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
-    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag). It is a
-    // number of units, rounded as one; and the potentials that a module leaves are rounded in its unit but divided by
-    // that of the next.
+    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag). Module k
+    // divides X by its unit; and it divides by that what the modules before left, potentials of some logarithms of
+    // probabilities times a number of their own each.
     template <class Solver> double magnified(double depth) const {
+        const double logarithms = 32 + spread(call().log_p0, call().D, [&](int64_t d) {
+            return call().p0_shared ? d : b * call().D + d;
+        }) + spread(call().log_q0, n, [&](int64_t i) { return row(i); });
         double most = 0, before = 0;
         for (int64_t k = 0; k < K(); ++k) {
-            const double unit = Solver::unit(*this, k), here = (depth > before ? depth : before) / unit;
+            const Units units = Solver::units(*this, k);
+            const double here = (depth > before ? depth : before) / units.divides;
             most = here > most ? here : most;
-            before = unit > before ? unit : before;
+            before = units.leaves * logarithms > before ? units.leaves * logarithms : before;
         }
         return most;
+    }
+    // The distance of the largest and the smallest of these numbers of an array; 0 without one.
+    template <class F> static double spread(const void *array, int64_t count, F place) {
+        const T *const numbers = (const T *)array;
+        double low = 0, high = 0;
+        for (int64_t i = 0; numbers && i < count; ++i) {
+            const double x = numbers[place(i)];
+            low = i == 0 || x < low ? x : low;
+            high = i == 0 || x > high ? x : high;
+        }
+        return high - low;
     }
     void load_scale(T *scale) const {
         const uotpool_call &c = call();

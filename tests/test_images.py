@@ -85,9 +85,9 @@ def test_each_window_is_a_problem_of_its_own():
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
-@pytest.mark.parametrize("options", [{}, {"scale": 0.7}, {"scale": "feature"}, {"readout": "sum"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"start": "mean"}, {"scale": "feature"}, {"readout": "sum"}], ids=str)
 @pytest.mark.parametrize("geometry", [(2,), (3, 2, 1), (3, 1, 1), (2, 3), ((1, 4), (1, 2), (0, 2))], ids=str)
-def test_the_kernel_for_sets_agrees_with_the_reference(geometry, options, memory_format):
+def test_local_pools_agree_with_the_reference(geometry, options, memory_format):
     """On windows side by side, overlapping, with gaps and with padding: the output and all derivatives."""
     x = randn(2, 5, 7, 9).contiguous(memory_format=memory_format)
     results = []

@@ -178,6 +178,11 @@ class SolverInput(NamedTuple):
     log_q0: Tensor
     w: Weights
 
+    def double(self) -> SolverInput:
+        """Return the problem in float64."""
+        w = Weights(*[None if t is None else t.double() for t in self.w])  # type: ignore[arg-type]
+        return SolverInput(self.X.double(), self.sets, self.log_p0.double(), self.log_q0.double(), w)
+
     def start(self) -> Tensor:
         """Return log P before the first module.
 

@@ -46,6 +46,19 @@ class Primal(NamedTuple):
     rho: Tensor  # as used; for the quadratic problem each set has its own
 
 
+def units_entropic(alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
+    """Return what a module divides by, and what it leaves, as `Solver.units`.
+
+    log S is divided by alpha0 + rho, log mu and log eta by alpha1 + rho and alpha2 + rho; Z is left.
+    """
+    return min(alpha0, alpha1, alpha2) + rho, alpha0 + rho
+
+
+def units_quadratic(alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
+    """Do the same for the quadratic problem, whose rho may have nothing added."""
+    return rho, alpha0 + rho
+
+
 def start(problem: SolverInput) -> State:
     X, sets, log_p0, log_q0, _ = problem
     log_q0 = sets.fill_absent(sets.log_softmax_n(log_q0), 0.0)
@@ -152,5 +165,7 @@ def solve_quadratic(problem: SolverInput) -> Tensor:
 
 
 WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
-ENTROPIC_SOLVER = Solver("badmm-e", ENTROPIC, WEIGHTS, solve_entropic, published.badmm_entropic)
-QUADRATIC_SOLVER = Solver("badmm-q", QUADRATIC, WEIGHTS, solve_quadratic, published.badmm_quadratic)
+ENTROPIC_SOLVER = Solver("badmm-e", ENTROPIC, WEIGHTS, solve_entropic, published.badmm_entropic, units_entropic)
+QUADRATIC_SOLVER = Solver(
+    "badmm-q", QUADRATIC, WEIGHTS, solve_quadratic, published.badmm_quadratic, units_quadratic
+)

@@ -25,6 +25,11 @@ def smax_d(Y: Tensor, alpha0: Tensor) -> Tensor:
     return m + alpha0 * ((Y - m) / alpha0).exp().sum(-1, keepdim=True).log()
 
 
+def units(alpha0: float, alpha1: float, alpha2: float) -> tuple[float, float]:
+    """Return what a module divides by, and what it leaves, as `Solver.units`."""
+    return alpha0, alpha0
+
+
 def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Do module k: maximise the dual in u, then in v (Gauss-Seidel: v sees the new u).
 
@@ -59,4 +64,4 @@ def log_plan(X: Tensor, sets: Sets, u: Tensor, v: Tensor, alpha0: Tensor) -> Ten
     return Y - sets.to_rows(sets.logsumexp_all(Y))
 
 
-SOLVER = Solver("sinkhorn", ENTROPIC, ("alpha0", "alpha1", "alpha2"), solve, published.sinkhorn)
+SOLVER = Solver("sinkhorn", ENTROPIC, ("alpha0", "alpha1", "alpha2"), solve, published.sinkhorn, units)
