@@ -119,7 +119,7 @@ def test_modules_whose_weights_are_decades_apart(solver):
         assert error <= tol.WIDE_F32, (name, error)
 
 
-def steps_far_apart(seed: int, solver: str) -> tuple[torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor]]:
+def steps_far_apart(seed: int, solver: str) -> tuple[torch.Tensor, list[torch.Tensor], dict[str, Any]]:
     """X, coefficients that differ by decades from step to step, priors with most mass in one place, scales."""
     g = torch.Generator().manual_seed(seed)
     N, D, K = (int(torch.randint(low, high, (), generator=g)) for low, high in ((2, 20), (2, 12), (2, 9)))
@@ -131,7 +131,7 @@ def steps_far_apart(seed: int, solver: str) -> tuple[torch.Tensor, list[torch.Te
     return X, weights[: 3 if solver == "sinkhorn" else 4], rest
 
 
-def off_by_range(X: torch.Tensor, weights: Any, solver: str, impl: str, **rest: torch.Tensor) -> float:
+def off_by_range(X: torch.Tensor, weights: Any, solver: str, impl: str, **rest: Any) -> float:
     """Return the error of float32 against float64, in units of the range of each feature.
 
     The rounding of the output itself does not count: of a feature that is large and nearly constant it is more.
