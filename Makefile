@@ -116,7 +116,7 @@ test-wheel:
 # torch.export of torch 2.4 cannot trace the layers, its compiled autograd not the calls of the kernels, its nested tensors
 # compute otherwise, and one graph is two there: the tests of these are left out.
 NOT_OLDEST := kernels/test_torch.py::test_export_round_trip kernels/test_torch.py::test_compiled_graph_holds \
-	kernels/test_scale.py::test_compiled_and_exported kernels/test_windows.py::test_export \
+	kernels/test_scale.py::test_compiled_and_exported \
 	kernels/test_learned.py::test_compiled_autograd test_nested.py test_validation.py::test_a_mask_whose_values
 test-oldest:
 	$(MAKE) test-with TORCH=torch==$(OLDEST_TORCH) WITHOUT="$(foreach name,$(NOT_OLDEST),--deselect=tests/$(name))"

@@ -16,7 +16,7 @@ from bench.session import Session
 NAMES = (
     # of time and memory
     *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed", "assignment"),
+    *("mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed", "assignment"),
     # of what the solvers find
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
     # of what learns

@@ -12,29 +12,45 @@ const Kernels &chosen_kernels();
 
 inline bool aligned(const void *p, size_t to) { return (uintptr_t)p % to == 0; }
 
-inline void *take(size_t bytes) {
-    void *p = nullptr;
-    return posix_memalign(&p, 64, bytes ? bytes : 64) == 0 ? p : nullptr;
-}
+// Memory that is aligned to a cache line and freed at the end of the scope; NULL where there was none to be had.
+class Memory {
+    void *block = nullptr;
 
-// Derivatives that all parts of a batch share are summed in the order of the parts, whoever worked on them: n numbers
-// of each, `step` apart. `carry` is what the parts of earlier calls sum to, and takes what they and these do; NULL:
-// there are none.
-template <class T>
-void sum_in_order(const double *each, int64_t parts, int64_t step, int64_t n, double *carry, T *out) {
-    constexpr int64_t block = 64; // of numbers that lie together
-    for (int64_t begin = 0; begin < n; begin += block) {
-        const int64_t count = n - begin < block ? n - begin : block;
-        double s[block];
-        for (int64_t i = 0; i < count; ++i)
-            s[i] = carry ? carry[begin + i] : 0;
-        for (int64_t part = 0; part < parts; ++part)
-            for (int64_t i = 0; i < count; ++i)
-                s[i] += each[part * step + begin + i];
-        for (int64_t i = 0; i < count; ++i) {
-            if (carry)
-                carry[begin + i] = s[i];
-            out[begin + i] = T(s[i]);
-        }
+  public:
+    Memory() = default;
+    explicit Memory(size_t bytes) { take(bytes); }
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+    ~Memory() { free(block); }
+
+    void *take(size_t bytes) {
+        free(block);
+        if (posix_memalign(&block, 64, bytes ? bytes : 64) != 0)
+            block = nullptr;
+        return block;
     }
-}
+    void *get() const { return block; }
+};
+
+// Scratch of a call. Fresh pages of a large block can cost as much time as the work that is done in them, so the block
+// stays with its thread, which has one such scratch at a time; one of more than MOST_KEPT bytes is freed.
+class Scratch {
+    static constexpr size_t MOST_KEPT = size_t(1) << 27;
+    Memory fresh;
+    void *block;
+
+    static void *kept(size_t bytes) {
+        struct Kept {
+            Memory memory;
+            size_t bytes = 0;
+        };
+        thread_local Kept kept;
+        if (kept.bytes < bytes)
+            kept.bytes = kept.memory.take(bytes) ? bytes : 0;
+        return kept.memory.get();
+    }
+
+  public:
+    explicit Scratch(size_t bytes) : block(bytes <= MOST_KEPT ? kept(bytes) : fresh.take(bytes)) {}
+    void *get() const { return block; }
+};

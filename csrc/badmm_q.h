@@ -15,8 +15,10 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
     T *tie_d;     // large bags: what an entry of the column gets if it is the largest of P
     double *sums; // (chunks, 3)
 
-    // What module k divides X by in its exponents.
-    static double unit(const Source<T> &in, int64_t k) { return in.weight(3, k); }
+    // Z, which is left, has up to alpha0 times an entry of P in it.
+    static Units units(const Source<T> &in, int64_t k) {
+        return {in.weight(3, k), in.weight(0, k) + in.weight(3, k)};
+    }
 
     QuadraticBadmm(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
         u = bag.per_feature(arena);

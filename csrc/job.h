@@ -14,25 +14,19 @@ struct Team {
 // One of the solvers, at the index that is its code.
 struct SolverInfo {
     const char *name;
-    int64_t weights; // how many each module has: alpha0, alpha1, alpha2, and rho for 4
+    int64_t coefficients; // how many each step has: alpha0, alpha1, alpha2, and rho for 4
 };
 
 struct Job {
     const uotpool_call *call;
     int backward;
-    int64_t weights; // of the solver, for each module
-    int64_t begin, end; // the bags of this call
-    double *dweights;   // (end - begin, weights of the solver, K): of each bag, summed in order by api.cpp
-    double *dscale;     // (end - begin, scale_length): likewise
-    void *dlog_p0;      // (end - begin, D)
-};
-
-// The same for windows of images (window.h).
-struct WindowJob {
-    const uotpool_window_call *call;
-    int backward;
-    int64_t most; // positions in the largest window
-    int add;      // windows overlap or leave gaps: dX starts at 0 and is added to; else each entry is written once
+    int64_t rows;         // coefficients of the solver, for each step
+    const void *values;   // (rows, K): these, in the dtype of the call
+    const void *scale;    // (scale_length), likewise
+    int64_t scale_length; // 0 without a scale
+    double *dvalues;      // (B, rows, K): of each bag, summed in order by api.cpp
+    double *dscale;       // (B, scale_length): likewise
+    void *dlog_p0;        // (B, D)
 };
 
 struct Kernels {
@@ -46,11 +40,6 @@ struct Kernels {
     // Solve bag b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
     // are too far apart for float32 (widen.h).
     bool (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
-    // Bytes of scratch for a tile of windows.
-    size_t (*window_scratch)(const WindowJob *job);
-    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights, (3, K), and scale are
-    // added to `sums`.
-    void (*window_rows)(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *scratch, double *sums);
 };
 
 extern "C" {

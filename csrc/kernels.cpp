@@ -2,7 +2,6 @@
 #include "badmm_e.h"
 #include "badmm_q.h"
 #include "sinkhorn.h"
-#include "window.h"
 
 namespace {
 
@@ -24,12 +23,12 @@ template <class F> auto by_place(const Job *job, int64_t n, F f) {
 
 // A scale costs a little in every loop, so there is code without.
 template <class F> auto by_scale(const Job *job, F f) {
-    return job->call->scale_length > 0 ? f(Int<true>{}) : f(Int<false>{});
+    return job->scale_length > 0 ? f(Int<true>{}) : f(Int<false>{});
 }
 
 // How much rounding may be magnified that is left to float32: an exponent that is off by 2^-24 times this is an error of
 // up to 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
-constexpr double MOST_FLOAT = 0x1p14;
+constexpr double MOST_FLOAT = 0x1p13;
 
 // What became of a bag, and the scratch for it.
 struct Outcome {
@@ -88,38 +87,10 @@ bool bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, cons
     return SOLVE[job->call->solver](job, b, first, n, memory, team).solved;
 }
 
-// f(number type, whether each channel has a scale of its own). One for all is as cheap as none.
-template <class F> auto for_windows(const WindowJob *job, F f) {
-    const bool scaled = job->call->scale_length > 1;
-    if (job->call->dtype == UOTPOOL_FLOAT32)
-        return scaled ? f(float(), Int<true>{}) : f(float(), Int<false>{});
-    return scaled ? f(double(), Int<true>{}) : f(double(), Int<false>{});
-}
-
-size_t window_scratch(const WindowJob *job) {
-    return for_windows(job, [&](auto zero, auto scaled) {
-        Arena arena = {nullptr, 0};
-        WindowSinkhorn<decltype(zero), decltype(scaled)::value> solver(*job, arena);
-        return arena.used;
-    });
-}
-
-void window_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *memory, double *sums) {
-    for_windows(job, [&](auto zero, auto scaled) {
-        using T = decltype(zero);
-        Arena arena = {(char *)memory, 0};
-        WindowSinkhorn<T, decltype(scaled)::value> solver(*job, arena);
-        const int64_t out_w = job->call->out_w;
-        for (int64_t first = begin * out_w; first < end * out_w; first += W<T>)
-            solver.run(b, first, end * out_w, sums);
-        solver.finish(sums);
-    });
-}
-
 } // namespace
 
 #define UOTPOOL_JOIN_(a, b) a##b
 #define UOTPOOL_JOIN(a, b) UOTPOOL_JOIN_(a, b)
 
 extern "C" const Kernels UOTPOOL_JOIN(uotpool_kernels_, UOTPOOL_ISA_NAME) = {
-    SOLVERS, SOLVER_COUNT, chunk_rows, scratch, bag, window_scratch, window_rows};
+    SOLVERS, SOLVER_COUNT, chunk_rows, scratch, bag};

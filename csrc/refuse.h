@@ -6,10 +6,9 @@
 #include "uotpool.h"
 
 struct Sizes {
-    int64_t weights; // rows of `weights`
+    int64_t rows; // coefficients of the solver
     size_t item;
 };
 
-// Returns UOTPOOL_OK and fills in `sizes`, or says why the bags from `begin` to `end` cannot be solved; `sizes` then
-// means nothing.
-int refuse(const uotpool_call &c, int backward, int64_t begin, int64_t end, Sizes &sizes);
+// Returns UOTPOOL_OK and fills in `sizes`, or says why the call cannot be solved; `sizes` then means nothing.
+int refuse(const uotpool_call &c, int backward, Sizes &sizes);

@@ -40,8 +40,7 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
     T E_c2;   // what E was made with; NaN: nothing yet
     T *dlog_p0, *dlog_q0, *du, *dv, *dL, *dR, *weight, *scratch_d, *scratch_n;
 
-    // What module k divides X by in its exponents.
-    static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k); }
+    static Units units(const Source<T> &in, int64_t k) { return {in.weight(0, k), in.weight(0, k)}; }
 
     Sinkhorn(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena)
         : in(source), bag(b), keep(source.backward()) {

@@ -5,6 +5,11 @@
 
 namespace {
 
+// What a module divides by in its exponents, and what the potentials that it leaves to later ones are multiples of.
+struct Units {
+    double divides, leaves;
+};
+
 template <class T> struct Source {
     const Job *job;
     int64_t b, first, n;
@@ -22,31 +27,46 @@ template <class T> struct Source {
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
-    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag). It is a
-    // number of units, rounded as one; and the potentials that a module leaves are rounded in its unit but divided by
-    // that of the next.
+    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag). Module k
+    // divides X by its unit; and it divides by that what the modules before left, potentials of some logarithms of
+    // probabilities times a number of their own each.
     template <class Solver> double magnified(double depth) const {
+        const double logarithms = 32 + spread(call().log_p0, call().D, [&](int64_t d) {
+            return call().p0_shared ? d : b * call().D + d;
+        }) + spread(call().log_q0, n, [&](int64_t i) { return row(i); });
         double most = 0, before = 0;
         for (int64_t k = 0; k < K(); ++k) {
-            const double unit = Solver::unit(*this, k), here = (depth > before ? depth : before) / unit;
+            const Units units = Solver::units(*this, k);
+            const double here = (depth > before ? depth : before) / units.divides;
             most = here > most ? here : most;
-            before = unit > before ? unit : before;
+            before = units.leaves * logarithms > before ? units.leaves * logarithms : before;
         }
         return most;
     }
+    // The distance of the largest and the smallest of these numbers of an array; 0 without one.
+    template <class F> static double spread(const void *array, int64_t count, F place) {
+        const T *const numbers = (const T *)array;
+        double low = 0, high = 0;
+        for (int64_t i = 0; numbers && i < count; ++i) {
+            const double x = numbers[place(i)];
+            low = i == 0 || x < low ? x : low;
+            high = i == 0 || x > high ? x : high;
+        }
+        return high - low;
+    }
     void load_scale(T *scale) const {
         const uotpool_call &c = call();
-        const T *const given = (const T *)c.scale;
-        if (c.scale_length > 1)
+        const T *const given = (const T *)job->scale;
+        if (job->scale_length > 1)
             memcpy(scale, given, size_t(c.D) * sizeof(T));
         else
             each<T>(c.D, [&](int64_t d) { st(scale + d, given[0] - V<T>{}); });
         fill_padding(scale, c.D, T(0));
     }
-    double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
+    double weight(int which, int64_t k) const { return ((const T *)job->values)[which * K() + k]; }
     void add_dweight(int which, int64_t k, double value) const {
-        if (job->dweights)
-            job->dweights[((b - job->begin) * job->weights + which) * K() + k] += value;
+        if (job->dvalues)
+            job->dvalues[(b * job->rows + which) * K() + k] += value;
     }
 
     // log p0 and log q0 of the bag, normalised, and themselves.
@@ -82,7 +102,7 @@ template <class T> struct Source {
         const uotpool_call &c = call();
         if (job->dlog_p0) {
             const T total = T(sum(dlog_p0, c.D));
-            T *out = (T *)job->dlog_p0 + (b - job->begin) * c.D;
+            T *out = (T *)job->dlog_p0 + b * c.D;
             for (int64_t d = 0; d < c.D; ++d)
                 out[d] = dlog_p0[d] - p0[d] * total;
         }
@@ -99,8 +119,8 @@ template <class T> struct Source {
         if (!job->dscale)
             return;
         const T *const top = bag.top, *const by_top = bag.by_top;
-        const int64_t D = bag.D, length = call().scale_length;
-        double *const out = job->dscale + (b - job->begin) * length;
+        const int64_t D = bag.D, length = job->scale_length;
+        double *const out = job->dscale + b * length;
         if (length > 1) {
             for (int64_t d = 0; d < D; ++d)
                 out[d] += double(top[d]) * double(by_top[d]);

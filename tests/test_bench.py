@@ -37,7 +37,7 @@ from uotpool.zoo import ENTRIES
 ROOT = Path(__file__).parent.parent
 COMPARISONS = (
     *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed", "assignment"),
+    *("mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed", "assignment"),
 )
 FINDINGS = (
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),

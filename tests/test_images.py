@@ -84,6 +84,24 @@ def test_each_window_is_a_problem_of_its_own():
         assert (there[:, ~present] == 0).all()
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("options", [{}, {"start": "mean"}, {"scale": "feature"}, {"readout": "sum"}], ids=str)
+@pytest.mark.parametrize("geometry", [(2,), (3, 2, 1), (3, 1, 1), (2, 3), ((1, 4), (1, 2), (0, 2))], ids=str)
+def test_local_pools_agree_with_the_reference(geometry, options, memory_format):
+    """On windows side by side, overlapping, with gaps and with padding: the output and all derivatives."""
+    x = randn(2, 5, 7, 9).contiguous(memory_format=memory_format)
+    results = []
+    for impl in ("cpu", "reference"):
+        torch.manual_seed(0)
+        pool = UOTPool2d(5, *geometry, ceil_mode=True, K=3, impl=impl, **options).double()
+        leaf = x.clone().requires_grad_()
+        y = pool(leaf)
+        leaves = [leaf, *pool.parameters()]
+        results.append([y.detach(), *torch.autograd.grad(y, leaves, randn(*y.shape, seed=1))])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=tol.F64_GRADIENT, atol=tol.F64_GRADIENT)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
     "make",

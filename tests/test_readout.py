@@ -115,7 +115,6 @@ def test_half_precision_counts_exactly():
 
 
 def test_windows_at_the_border_have_fewer_samples():
-    """The kernel for windows has the mean only, and must not be used."""
     x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
     ours = UOTPool2d(3, 3, stride=2, padding=1, readout="sum", start="mean").double()
     counted = torch.nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=True) * 9

@@ -29,20 +29,13 @@ KERNEL_LARGE = 40.0  # and for bags of 1e5 to 1e6 entries, as many terms of a su
 # Sets that the kernels solve in double, float32 in and out: the rounding of the results, more where large terms
 # of a derivative cancel (measured 8e-7, for a weight).
 WIDE_F32 = 5e-6
+# The pooled output in float32, of the range of a feature, whatever X, coefficients and priors are (measured 2e-4).
+RANGE_F32 = 3e-4
 
 
 def kernel(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
     """Largest relative error; `ratio` is max |scale X| / alpha0. For values in float32 1e-5 at alpha0 = 0.3."""
     return KERNEL[name] * eps * (1.0 + ratio) * slack
-
-
-# The same for windows of images; `ratio` is max |scale X| / alpha0.
-WINDOW = {"value": 20.0, "X": 20.0, "weights": 2e4, "scale": 2e3}
-WINDOW_LARGE = 10.0  # times as much for a window of 8e4 entries
-
-
-def window(name: str, eps: float, ratio: float, slack: float = 1.0) -> float:
-    return WINDOW[name] * eps * (1.0 + ratio) * slack
 
 
 # Golden values, of the largest number of an array; an optimum is known to the square root of its gap.
@@ -71,7 +64,6 @@ FUZZ_CAP = 0.1  # of the natural scale of a result: a bound above it says nothin
 CONVERGED = {"float64": 1e-6, "float32": 1e-3}
 GAP_ROUNDING = 1e3  # a duality gap, in units of the rounding of the range of X and the weights
 
-SECONDS_TO_ANSWER = 1.0  # from Ctrl-C in the middle of a batch to KeyboardInterrupt
 # Graphs. A step of AD-GCL, loss and gradients, against gather and scatter (measured 4e-13; 1e-5 is promised).
 STEP_F64 = 1e-10
 STEP_F32 = 1e-5

@@ -1,6 +1,7 @@
 """Differentiable global pooling by unbalanced optimal transport."""
 
 from uotpool.backends import explain_impl
+from uotpool.backends.triton.self_test import self_test
 from uotpool.checks import check
 from uotpool.coefficients import Learned
 from uotpool.nn import (
@@ -46,5 +47,6 @@ __all__ = [
     "published",
     "replace_global_pool",
     "replace_local_pools",
+    "self_test",
     "uot_pool",
 ]

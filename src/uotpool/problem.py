@@ -134,7 +134,7 @@ class Problem:
         """
         checks.one_of("reduce", reduce, ("mean", "sum"))
         call = self._for(solver)
-        y = backends.solve(backends.choose(call.X, call.solver, impl), call)
+        y = backends.choose(call.X, call.solver, impl).solve(call)
         return (y * call.sets.squeeze(call.sizes(y)) if reduce == "sum" else y).to(self.X.dtype)
 
     def plan(self, solver: Solver | str = DEFAULT_SOLVER, *, impl: str = "auto") -> Tensor:
@@ -144,7 +144,7 @@ class Problem:
             solver, impl: as in `pool`.
         """
         call = self._for(solver)
-        return in_layout_of(self.X, backends.solve(backends.choose(call.X, call.solver, impl), call, plan=True))
+        return in_layout_of(self.X, backends.choose(call.X, call.solver, impl).solve(call, plan=True))
 
     def gap(self, P: Tensor, regularizer: str = "entropic") -> Tensor:
         r"""Certify how far the objective of a plan, from any solver, is from the optimum.

@@ -82,21 +82,9 @@ def solve_arguments(rng: random.Random) -> list[Any]:
     return [floats(rng, M, D), ptr, order, N, p0, q0, weights, scale, B, solver, rng.random() < 0.5]
 
 
-def window_arguments(rng: random.Random) -> list[Any]:
-    X = floats(rng, rng.choice([0, 1, 2]), rng.choice([1, 3, 8]), rng.choice([1, 4, 7]), rng.choice([1, 5, 6]))
-    if rng.random() < 0.5:
-        X = X.to(memory_format=torch.channels_last)
-    pairs = [
-        [rng.choice(sizes), rng.choice(sizes)]
-        for sizes in ([1, 2, 3, 9], [1, 2, 3], [0, 1, 2, 5], [0, 1, 3, 6])
-    ]
-    scale = rng.choice([None, floats(rng, 1), floats(rng, X.shape[1])])
-    return [X, 0.1 + floats(rng, 3, rng.choice([1, 4])), scale, *pairs]
-
-
 def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
     """A good call of one of the operators."""
-    name = rng.choice(["group", "solve", "solve_backward", "window", "window_backward", "sum", "max", "spread"])
+    name = rng.choice(["group", "solve", "solve_backward", "sum", "max", "spread"])
     B, N, D = grouping(rng)
     index = torch.arange(B).repeat_interleave(N)
     if name == "group":
@@ -106,16 +94,12 @@ def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
         return f"segment_{name}", [floats(rng, B * N, D), index, B]
     if name == "spread":
         return "segment_spread", [floats(rng, B, D), index]
-    arguments = solve_arguments(rng) if name.startswith("solve") else window_arguments(rng)
-    if not name.endswith("backward"):
+    arguments = solve_arguments(rng)
+    if name == "solve":
         return name, arguments
-    X = arguments[0]
-    if name.startswith("solve"):
-        *_, B, _, plan = arguments
-        count, shape = 5, X.shape if plan else (B, X.shape[1])
-    else:
-        count, shape = 3, (*X.shape[:2], *arguments[-1])
-    return name, [floats(rng, *shape), *arguments, [rng.random() < 0.7 for _ in range(count)]]
+    X, *_, B, _, plan = arguments
+    shape = X.shape if plan else (B, X.shape[1])
+    return name, [floats(rng, *shape), *arguments, [rng.random() < 0.7 for _ in range(5)]]
 
 
 def changed(rng: random.Random, value: Any) -> Any:
@@ -219,35 +203,15 @@ def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
     return library.Call(*sizes, *made_of, *[fenced(t, keep) for t in cast])
 
 
-def window_call(rng: random.Random, keep: list[Fenced]) -> library.WindowCall:
-    dtype, code = rng.choice([(torch.float32, 0), (torch.float64, 1)])
-    X, weights, scale, kernel, stride, padding, size = window_arguments(rng)
-    out = floats(rng, *X.shape[:2], *size)
-    arrays = [X, weights, scale, out, out, X, weights, scale]
-    sizes = (
-        code,
-        rng.randrange(2),
-        weights.shape[1],
-        *X.shape,
-        *kernel,
-        *stride,
-        *padding,
-        *size,
-        rng.choice([1, 2]),
-        0 if scale is None else scale.shape[0],
-    )
-    return library.WindowCall(*sizes, *[fenced(None if t is None else t.to(dtype), keep) for t in arrays])
-
-
 # A change that leaves a call sound may ask for other amounts of memory than the arrays have, which C cannot
 # know. So sizes are changed only to what no call may have, and ptr and rows, which C checks, in their values.
 WRONG = (-(2**63), -(2**40), -1, 2**62, 2**63 - 1)
 # Too large to be true for every size; 0 too, for those of which there has to be one.
-AT_LEAST_1 = {"K", "D", "C", "H", "W", "threads", "kernel_h", "kernel_w", "stride_h", "stride_w"}
+AT_LEAST_1 = {"K", "D", "threads"}
 NOT_READ = {"p0_shared"}  # any value but 0 is true
 
 
-def spoil_call(rng: random.Random, call: Any) -> bool:
+def spoil_call(rng: random.Random, call: library.Call) -> bool:
     """Spoil the call; return whether it is wrong now."""
     sizes = [name for name, kind in call._fields_ if kind is ctypes.c_int64 and name not in NOT_READ]
     arrays = [name for name, kind in call._fields_ if kind is ctypes.c_void_p]
@@ -259,7 +223,7 @@ def spoil_call(rng: random.Random, call: Any) -> bool:
     if way == "null":
         name = rng.choice(arrays)
         given = getattr(call, name) is not None
-        needed = given and (name.startswith(("weights", "raw", "scale")) or (name == "X" and rows_of(call) > 0))
+        needed = given and (name.startswith(("weights", "raw", "scale")) or (name == "X" and call.M > 0))
         not_wanted = name in ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale") or name.startswith("draw")
         setattr(call, name, None if needed or not_wanted else getattr(call, name))
         return needed
@@ -275,10 +239,6 @@ def spoil_call(rng: random.Random, call: Any) -> bool:
         return False
     ctypes.c_int64.from_address(address + 8 * rng.randrange(count)).value = rng.choice(WRONG)
     return True
-
-
-def rows_of(call: Any) -> int:
-    return call.M if isinstance(call, library.Call) else call.B
 
 
 def group_call(rng: random.Random, keep: list[Fenced]) -> tuple[list[Any], bool]:
@@ -311,13 +271,10 @@ def c_interface(calls: int, rng: random.Random) -> dict[str, int]:
             arguments, wrong = group_call(rng, keep)
             status = NATIVE.uotpool_group(*arguments)
         else:
-            window = rng.random() < 0.4
-            call: Any = window_call(rng, keep) if window else solve_call(rng, keep)
+            call = solve_call(rng, keep)
             wrong = rng.random() < 0.8 and spoil_call(rng, call)
-            way = "backward" if rng.random() < 0.5 else "forward"
-            status = getattr(NATIVE, f"uotpool_window_{way}" if window else f"uotpool_{way}")(
-                ctypes.byref(call)
-            )
+            solve = NATIVE.uotpool_backward if rng.random() < 0.5 else NATIVE.uotpool_forward
+            status = solve(ctypes.byref(call))
         assert (status != library.OK) == wrong, f"status {status} where wrong is {wrong}"
         counts["refused" if status else "answered"] += 1
     return counts

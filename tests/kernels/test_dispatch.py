@@ -184,24 +184,8 @@ def test_explain_impl():
     assert explain_impl(X, "badmm-q", converged=True).endswith('only, got K="converged"')
     with pytest.raises(ValueError, match="formulation: expected one of 'exact', 'paper', got 'print'"):
         explain_impl(X, formulation="print")
-
-
-def test_explain_impl_of_windows(monkeypatch):
-    images = torch.rand(2, 3, 8, 8)
-    assert explain_impl(images, kernel_size=(2, 2)) == "cpu"
-    gathered = explain_impl(images, "badmm-e", kernel_size=(2, 2))
-    assert gathered == "cpu; windows are gathered first: its kernel for windows has solver='sinkhorn' only"
-    for size in (2, (2,), (2, 0), (2.0, 2)):
-        with pytest.raises((TypeError, ValueError), match="kernel_size: expected height and width of a window"):
-            explain_impl(images, kernel_size=size)
-    with pytest.raises(ValueError, match=r"X: expected images \(B, C, H, W\) where kernel_size is given"):
-        explain_impl(images[0], kernel_size=(2, 2))
     with pytest.raises(ValueError, match="dim_size: expected"):
         explain_impl(X, dim_size=0)
-    monkeypatch.setattr(CPU, "unavailable", lambda: "no compiler")
-    assert explain_impl(images, kernel_size=(2, 2)) == (
-        "reference; windows are gathered first: it has no kernel for windows; cpu cannot be used: no compiler"
-    )
 
 
 def test_explain_impl_without_kernels(monkeypatch):

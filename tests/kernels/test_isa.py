@@ -101,10 +101,6 @@ for solver in SOLVERS:
         for N, D in ((2, 3), (9, 15), (6, 16), (20, 17), (5, 33)):
             compare(dense(2, N, D), modules(solver, 2), solver, plan=plan)
         compare(ragged("index", [7, 0, 3, 12], 19, p0="shared"), modules(solver, 4), solver, plan=plan)
-from tests.kernels import windows
-windows.compare(windows.case((2, 19, 6, 40), (2, 2)))
-windows.compare(windows.case((1, 5, 9, 11), (3, 3), (2, 2), (1, 1)))
-windows.compare(windows.case((1, 5, 9, 20), (3, 3), (1, 1), (1, 1)))
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -24,6 +26,7 @@ LAYOUTS = {
 }
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
+each_impl = pytest.mark.parametrize("impl", ["cpu", "reference"])
 
 
 def spread(problem: Problem) -> Problem:
@@ -114,3 +117,69 @@ def test_modules_whose_weights_are_decades_apart(solver):
     got = solved(problem.to(torch.float32), own, solver, impl="cpu")
     for name, error in off(got, want, weights).items():
         assert error <= tol.WIDE_F32, (name, error)
+
+
+def steps_far_apart(seed: int, solver: str) -> tuple[torch.Tensor, list[torch.Tensor], dict[str, Any]]:
+    """X, coefficients that differ by decades from step to step, priors with most mass in one place, scales."""
+    g = torch.Generator().manual_seed(seed)
+    N, D, K = (int(torch.randint(low, high, (), generator=g)) for low, high in ((2, 20), (2, 12), (2, 9)))
+    decades = 0.5 + 3.5 * torch.rand((), generator=g)
+    weights = list(10 ** (decades * (2 * torch.rand(4, K, generator=g) - 1)))
+    X = torch.randn(1, N, D, generator=g) * 10 ** torch.randint(0, 3, (), generator=g)
+    q0 = (torch.tensor([1.0, 5.0, 20.0])[seed % 3] * torch.randn(1, N, generator=g)).softmax(-1)
+    rest = {"q0": q0.clamp_min(1e-30), "scale": 9 * torch.rand(D, generator=g)}
+    return X, weights[: 3 if solver == "sinkhorn" else 4], rest
+
+
+def off_by_range(X: torch.Tensor, weights: Any, solver: str, impl: str, **rest: Any) -> float:
+    """Return the error of float32 against float64, in units of the range of each feature.
+
+    The rounding of the output itself does not count: of a feature that is large and nearly constant it is more.
+    """
+    got, want = (
+        uot_pool(
+            X.to(dtype),
+            *[torch.as_tensor(w, dtype=torch.float32).to(dtype) for w in weights],
+            solver=solver,
+            impl=impl,
+            **{name: t.to(dtype) for name, t in rest.items()},
+        ).double()
+        for dtype in (torch.float32, torch.float64)
+    )
+    error = (got - want).abs() - torch.finfo(torch.float32).eps * want.abs()
+    return float((error / (X.amax(1) - X.amin(1))).max())
+
+
+@each_impl
+@pytest.mark.parametrize(
+    ("alpha0", "rho"), [([1e4, 1e4, 1.0], [1e4, 1e-4, 100.0]), ([1e3, 1e3, 1.0], [1e3, 1e-3, 10.0])], ids=str
+)
+def test_alpha0_of_a_step_far_above_its_rho(alpha0, rho, impl):
+    """log mu takes from log p, which was divided by rho alone: .279 came out where float64 has .254."""
+    torch.manual_seed(0)
+    X = torch.randn(1, 10, 5)
+    weights = [torch.tensor(w) for w in (alpha0, [1e-3] * 3, [1e-3] * 3, rho)]
+    assert off_by_range(X, weights, "badmm-e", impl) <= tol.RANGE_F32
+    wide = [w.double() for w in weights]
+    first = uot_pool(X, *weights, solver="badmm-e", impl=impl)[0, 0]
+    assert abs(float(first) - float(uot_pool(X.double(), *wide, solver="badmm-e")[0, 0])) <= tol.RANGE_F32
+
+
+@each_impl
+def test_badmm_q_with_nearly_all_mass_on_one_sample(impl):
+    """And scales up to 9: the potentials are multiples of log q0, and so is their rounding."""
+    torch.manual_seed(0)
+    X = torch.randn(1, 10, 5)
+    q0 = torch.tensor([[60.0] + [0.0] * 9]).softmax(-1)
+    rest = {"q0": q0, "scale": torch.tensor([1.0, 3.0, 5.0, 7.0, 9.0])}
+    weights = [[100.0, 100.0, 0.1], [1.0] * 3, [1.0] * 3, [0.01] * 3]
+    assert off_by_range(X, weights, "badmm-q", impl, **rest) <= tol.RANGE_F32 / 10
+
+
+@each_solver
+def test_steps_of_other_decades(solver):
+    """The promise of docs/kernels.md for values, whatever the coefficients of each step and the priors are."""
+    with uotpool.check(False):  # priors that are 0 in float32
+        for seed in range(600):
+            X, weights, rest = steps_far_apart(seed, solver)
+            assert off_by_range(X, weights, solver, "cpu", **rest) <= tol.RANGE_F32, seed

@@ -1,7 +1,7 @@
 """Choose the implementation that solves a problem.
 
-A backend is one object that says whether it takes a call, and if not, why. The first one that takes the call solves
-it.
+A backend is one object that says whether it takes a call, and if not, why. The first one that takes the
+call solves it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from uotpool import checks
 from uotpool.backends.base import Backend
 from uotpool.backends.call import Call
 from uotpool.backends.cpu.backend import CPU
+from uotpool.backends.ops import KERNELS
 from uotpool.backends.reference import REFERENCE
 from uotpool.backends.triton.backend import TRITON
 from uotpool.solvers import Solver, as_solver
@@ -19,18 +20,9 @@ from uotpool.solvers import Solver, as_solver
 # The fastest first; each of the fused ones is for other devices. The reference takes every call.
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, TRITON, REFERENCE)}
 IMPLEMENTATIONS = ("auto", *BACKENDS)
+KERNELS.update({backend.name: backend for backend in (CPU, TRITON)})
 
-__all__ = [
-    "BACKENDS",
-    "IMPLEMENTATIONS",
-    "Backend",
-    "Call",
-    "available",
-    "check_impl",
-    "choose",
-    "explain_impl",
-    "solve",
-]
+__all__ = ["BACKENDS", "IMPLEMENTATIONS", "Backend", "Call", "available", "check_impl", "choose", "explain_impl"]
 
 
 def available() -> dict[str, str]:
@@ -49,17 +41,12 @@ def choose(X: Tensor, solver: Solver, impl: str = "auto") -> Backend:
     """Return the backend for this call; raise if one was asked for by name and does not take it."""
     if impl == "auto":
         for backend in BACKENDS.values():
-            if not backend.why_not(X, solver):
+            if not backend.why_not(X, solver) and not backend.distrust(X):
                 return backend
     check_impl(impl, solver)
     if reason := BACKENDS[impl].why_not(X, solver):
         raise ValueError(f"impl: expected a backend that takes this call, got {impl!r}: it {reason}")
     return BACKENDS[impl]
-
-
-def solve(backend: Backend, call: Call, *, plan: bool = False) -> Tensor:
-    """Return X pooled by its plan, (B, D), or the plan in the shape of X."""
-    return backend.solve(call, plan=plan)
 
 
 def explain_impl(X: Tensor, solver: Solver | str = "sinkhorn") -> str:
@@ -77,5 +64,5 @@ def explain_impl(X: Tensor, solver: Solver | str = "sinkhorn") -> str:
         if backend is chosen:
             break
         if backend.is_relevant(X):
-            reasons.append(f"{backend.name} {backend.why_not(X, solver)}")
+            reasons.append(f"{backend.name} {backend.why_not(X, solver) or backend.distrust(X)}")
     return "; ".join([chosen.name, *reasons])

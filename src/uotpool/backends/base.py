@@ -25,6 +25,10 @@ class Backend(ABC):
     def why_not(self, X: Tensor, solver: Solver) -> str:
         """Say why this backend cannot solve this X in this way here and now; "" if it can."""
 
+    def distrust(self, X: Tensor) -> str:
+        """Say why `impl="auto"` does not use this backend, which would take X; "" if it does."""
+        return ""
+
     def is_relevant(self, X: Tensor) -> bool:
         """Whether a user with this X may expect this backend, so that `explain_impl` mentions it."""
         return True

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from uotpool.backends.base import Backend
 from uotpool.backends.call import Call
-from uotpool.solvers.base import Solver
+from uotpool.backends.tensors import all_eager, differentiated_in_reverse
+from uotpool.solvers.base import Solver, SolverInput
 
 
 class ReferenceBackend(Backend):
@@ -32,7 +33,7 @@ class ReferenceBackend(Backend):
             X = call.scaled_X().detach()
             extremes = 0.0 * X.amax(-1, keepdim=True) + 0.0 * X.amin(-1, keepdim=True)
             log_P = log_plan(call) * sets.to_rows(1.0 + sets.sum_n(extremes))
-            return sets.fill_absent(log_P, -torch.inf).exp()
+            return sets.fill_absent(log_P, -torch.inf).exp().to(call.X.dtype)
         # A feature with a non-finite entry is NaN already.
         y = sets.squeeze(sets.sum_n(call.X * shares(call)))
         return y * (1.0 + (0.0 * y.detach()).sum(-1, keepdim=True))
@@ -42,14 +43,34 @@ def shares(call: Call) -> Tensor:
     """Return the weight of each entry of X in the pooled output, in the shape of X. X is prepared."""
     sets, log_P = call.sets, log_plan(call)
     if call.solver.output == "code":
-        return call.X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
-    return sets.softmax_n(log_P)  # eq. 4, from log P up to one constant per feature
+        found = call.X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
+    else:
+        found = sets.softmax_n(log_P)  # eq. 4, from log P up to one constant per feature
+    return found.to(call.X.dtype)
 
 
 def log_plan(call: Call) -> Tensor:
-    """Return log P in the shape of X, with finite filler at absent rows. X is prepared."""
-    problem = call.to_solve()
-    return call.solver.solve(problem) if call.solver.steps else problem.start()
+    """Return log P in the shape of X, in at least its dtype, with finite filler at absent rows. X is prepared."""
+    problem, solver = call.to_solve(), call.solver
+    if solver.steps == 0:
+        return problem.start()
+    return solver.solve(problem.double() if _beyond_float32(solver, problem) else problem)
+
+
+def _beyond_float32(solver: Solver, problem: SolverInput) -> bool:
+    """Whether the coefficients are too far apart for float32, where looking at their values costs nothing.
+
+    That is in an eager call on the CPU: a GPU would have to be waited for, and no compiled graph can depend on a
+    value.
+    """
+    if not problem.X.is_cpu or problem.X.dtype != torch.float32:
+        return False
+    values = [w for w in problem.w if w is not None]
+    if not differentiated_in_reverse() or not all_eager((problem.X, *values)):
+        return False
+    rows = [w.tolist() for w in values]
+    rows += [[0.0] * len(rows[0])] * (4 - len(rows))
+    return solver.beyond_float32(zip(*rows, strict=True))
 
 
 REFERENCE = ReferenceBackend()

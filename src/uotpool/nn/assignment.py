@@ -212,7 +212,7 @@ class UOTAssignment(CoefficientPooling):
             S = torch.cat([S, self.dustbin.expand(*S.shape[:-1], 1)], dim=-1)
         S = sets.fill_absent(S, 0.0).contiguous()
         call = Call(S, sets, self._log_p0(S, sets), None, self._coefficients(S), self.solver)
-        return backends.solve(backends.choose(S, self.solver, self.impl), call, plan=True)
+        return backends.choose(S, self.solver, self.impl).solve(call, plan=True)
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor | None:
         """Return the log of the prior over clusters and dustbin, (M + 1,) or (B, M + 1); None: uniform."""

@@ -131,7 +131,7 @@ class UOTPooling(CoefficientPooling):
             q0: prior over the samples of this X in place of the layer's, probabilities (B, N) or (M,).
         """
         kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
-        y = backends.solve(kernel, call)
+        y = kernel.solve(call)
         if self.reduce == "sum":
             y = y * call.sets.squeeze(call.sizes(y))
         if not self.solver.is_exact:
@@ -193,7 +193,8 @@ class UOTPooling(CoefficientPooling):
         q0: Tensor | None = None,
     ) -> Tensor:
         """Return the transport plan behind `forward`, in the layout of X and at least float32."""
-        return in_layout_of(X, backends.solve(*self._call(X, index, ptr, dim_size, mask, q0), plan=True))
+        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        return in_layout_of(X, kernel.solve(call, plan=True))
 
     @torch.no_grad()
     def scores(
@@ -224,7 +225,7 @@ class UOTPooling(CoefficientPooling):
         """
         kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
         if output is None:
-            return in_layout_of(X, backends.solve(kernel, call, plan=True).sum(-1))
+            return in_layout_of(X, kernel.solve(call, plan=True).sum(-1))
         return in_layout_of(X, scores.contributions(call, self.reduce, output, X.dtype))
 
     @torch.no_grad()

@@ -78,14 +78,15 @@ def gather(x: Tensor, axes: list[Axis]) -> tuple[Tensor, Tensor | None]:
         axes: one per spatial dimension.
     """
     B, C = x.shape[:2]
-    for dim, axis in enumerate(axes, 2):
+    n = len(axes)
+    x = x.permute(0, *range(2, 2 + n), 1)  # channels last, so that whole rows of them are copied
+    for dim, axis in enumerate(axes, 1):
         if not axis.plain:
             x = x.index_select(dim, axis.positions.flatten())
     outs, sizes = [a.positions.shape[0] for a in axes], [a.positions.shape[1] for a in axes]
-    n = len(axes)
-    x = x.reshape(B, C, *(length for pair in zip(outs, sizes, strict=True) for length in pair))
-    # (B, C, out, size, out, size, ...) -> (B, out, out, ..., size, size, ..., C)
-    x = x.permute(0, *range(2, 2 + 2 * n, 2), *range(3, 3 + 2 * n, 2), 1)
+    x = x.reshape(B, *(length for pair in zip(outs, sizes, strict=True) for length in pair), C)
+    # (B, out, size, out, size, ..., C) -> (B, out, out, ..., size, size, ..., C)
+    x = x.permute(0, *range(1, 1 + 2 * n, 2), *range(2, 2 + 2 * n, 2), 1 + 2 * n)
     windows, positions = _product(outs), _product(sizes)
     present = _together(axes)
     if present is not None:

@@ -58,6 +58,12 @@ class BregmanADMM(Solver):
     def steps(self) -> int:
         return self.K
 
+    def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
+        # log S is divided by alpha0 + rho, log mu and log eta by alpha1 + rho and alpha2 + rho; Z is left. The rho
+        # of the quadratic problem may have nothing added.
+        least = min(alpha0, alpha1, alpha2) if self.regularizer == ENTROPIC else 0.0
+        return least + rho, alpha0 + rho
+
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log S after K steps and a closing primal update with the coefficients of the last one."""
         s, quadratic = start(problem), self.regularizer == QUADRATIC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ QUADRATIC: Regularizer = "quadratic"
 REGULARIZERS = (ENTROPIC, QUADRATIC)
 DEFAULT_K = 4
 MAX_K = 2**20
+MAX_MAGNIFIED = 256.0  # how many times its rounding a potential may be off by in float32; as in csrc
 
 
 class Weights(NamedTuple):
@@ -55,6 +57,11 @@ class SolverInput(NamedTuple):
         log_P = self.sets.to_rows(self.log_p0) + self.log_q0
         return log_P - self.sets.to_rows(self.sets.logsumexp_all(log_P))
 
+    def double(self) -> SolverInput:
+        """Return the problem in float64."""
+        w = Weights(*[None if t is None else t.double() for t in self.w])  # type: ignore[arg-type]
+        return SolverInput(self.X.double(), self.sets, self.log_p0.double(), self.log_q0.double(), w)
+
     def zero_potentials(self) -> tuple[Tensor, Tensor]:
         """Return u = 0 and v = 0."""
         return torch.zeros_like(self.log_p0), torch.zeros_like(self.log_q0)
@@ -83,6 +90,30 @@ class Solver(ABC):
     @abstractmethod
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log P after the steps, in the shape of X, with finite filler at absent rows. K is at least 1."""
+
+    def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float] | None:
+        """Return what a step divides its exponents by, and what the potentials that it leaves are multiples of.
+
+        None where the rounding of float32 is never magnified by more than a few. csrc has the same.
+        """
+        return None
+
+    def beyond_float32(self, steps: Iterable[Sequence[float]]) -> bool:
+        """Whether a step divides what one before left by a number too small for the rounding of float32.
+
+        Args:
+            steps: alpha0, alpha1, alpha2 and rho (any number without one) of each step.
+        """
+        largest = 0.0
+        for coefficients in steps:
+            units = self.units(*coefficients)
+            if units is None:
+                return False
+            divides, leaves = units
+            if largest > MAX_MAGNIFIED * divides:
+                return True
+            largest = max(largest, leaves)
+        return False
 
     def config(self) -> dict[str, Any]:
         """Return the name of the algorithm and its options, fit for JSON; `solvers.from_config` reads it."""

@@ -28,6 +28,9 @@ class Sinkhorn(Solver):
     def steps(self) -> int:
         return self.K
 
+    def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
+        return alpha0, alpha0
+
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log P after K sweeps from v = 0. The alpha0 of the last step forms the plan."""
         u, v = problem.zero_potentials()

@@ -25,38 +25,30 @@ typedef struct {
 } array;
 
 typedef struct {
-    int windows;
     char name[64];
-    uotpool_call sets;
-    uotpool_window_call images;
+    uotpool_call call;
     array arrays[MOST_ARRAYS];
     int count;
 } problem;
 
 typedef struct {
     const char *name;
-    size_t sets, images; /* offsets in the two calls; NOWHERE: the call has no such field */
+    size_t offset; /* in the call */
 } field;
 
-#define NOWHERE ((size_t)-1)
-#define BOTH(name) {#name, offsetof(uotpool_call, name), offsetof(uotpool_window_call, name)}
-#define OF_SETS(name) {#name, offsetof(uotpool_call, name), NOWHERE}
-#define OF_WEIGHT(array, i, name) {#array "_" #name, offsetof(uotpool_call, array[i]), NOWHERE}
+#define FIELD(name) {#name, offsetof(uotpool_call, name)}
+#define OF_WEIGHT(array, i, name) {#array "_" #name, offsetof(uotpool_call, array[i])}
 #define OF_EACH_WEIGHT(array) \
     OF_WEIGHT(array, 0, alpha0), OF_WEIGHT(array, 1, alpha1), OF_WEIGHT(array, 2, alpha2), OF_WEIGHT(array, 3, rho)
-#define OF_IMAGES(name) {#name, NOWHERE, offsetof(uotpool_window_call, name)}
 
 static const field FIELDS[] = {
-    BOTH(K), BOTH(B), BOTH(scale_length), BOTH(X), BOTH(weights), BOTH(scale), BOTH(dout), BOTH(out), BOTH(dX),
-    BOTH(dweights), BOTH(dscale), OF_SETS(head), OF_SETS(M), OF_SETS(N), OF_SETS(D), OF_SETS(p0_shared), OF_SETS(ptr),
-    OF_SETS(log_p0), OF_SETS(log_q0), OF_SETS(dlog_p0), OF_SETS(dlog_q0), OF_IMAGES(C), OF_IMAGES(H), OF_IMAGES(W),
-    OF_IMAGES(kernel_h), OF_IMAGES(kernel_w), OF_IMAGES(stride_h), OF_IMAGES(stride_w), OF_IMAGES(padding_h),
-    OF_IMAGES(padding_w), OF_IMAGES(out_h), OF_IMAGES(out_w), OF_SETS(scale_form), OF_EACH_WEIGHT(raw_length),
+    FIELD(K), FIELD(B), FIELD(scale_length), FIELD(X), FIELD(weights), FIELD(scale), FIELD(dout), FIELD(out), FIELD(dX),
+    FIELD(dweights), FIELD(dscale), FIELD(head), FIELD(M), FIELD(N), FIELD(D), FIELD(p0_shared), FIELD(ptr),
+    FIELD(log_p0), FIELD(log_q0), FIELD(dlog_p0), FIELD(dlog_q0), FIELD(scale_form), OF_EACH_WEIGHT(raw_length),
     OF_EACH_WEIGHT(raw_form), OF_EACH_WEIGHT(raw), OF_EACH_WEIGHT(draw),
 };
 
 static int (*forward)(const uotpool_call *), (*backward)(const uotpool_call *);
-static int (*window_forward)(const uotpool_window_call *), (*window_backward)(const uotpool_window_call *);
 static int (*abi)(void), (*has_isa)(int), (*set_isa)(int);
 static const char *(*solver_name)(int64_t);
 static double worst; /* largest error, as a part of its tolerance */
@@ -84,8 +76,6 @@ static void load(const char *path) {
     *(void **)&solver_name = symbol(library, "uotpool_solver");
     *(void **)&forward = symbol(library, "uotpool_forward");
     *(void **)&backward = symbol(library, "uotpool_backward");
-    *(void **)&window_forward = symbol(library, "uotpool_window_forward");
-    *(void **)&window_backward = symbol(library, "uotpool_window_backward");
     if (abi() != UOTPOOL_ABI)
         fail("another interface version than that of uotpool.h", path);
 }
@@ -93,11 +83,8 @@ static void load(const char *path) {
 /* The place of a field in the call of the problem. */
 static void *place(problem *p, const char *name) {
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
-        if (!strcmp(FIELDS[i].name, name)) {
-            size_t offset = p->windows ? FIELDS[i].images : FIELDS[i].sets;
-            if (offset != NOWHERE)
-                return (char *)(p->windows ? (void *)&p->images : (void *)&p->sets) + offset;
-        }
+        if (!strcmp(FIELDS[i].name, name))
+            return (char *)&p->call + FIELDS[i].offset;
     fail("no such field", name);
     return NULL;
 }
@@ -116,16 +103,15 @@ static void read_values(FILE *file, array *a) {
 static int read_problem(FILE *file, problem *p) {
     char word[24], name[24];
     memset(p, 0, sizeof *p);
-    if (fscanf(file, " case %23s %63[^\n]", word, p->name) != 2)
+    if (fscanf(file, " case %63[^\n]", p->name) != 1)
         return 0;
-    p->windows = !strcmp(word, "windows");
     while (fscanf(file, "%23s", word) == 1 && strcmp(word, "end")) {
         if (fscanf(file, "%23s", name) != 1)
             fail("nothing after", word);
         if (!strcmp(word, "solver")) {
             const char *known;
-            while ((known = solver_name(p->sets.solver)) && strcmp(known, name))
-                p->sets.solver++;
+            while ((known = solver_name(p->call.solver)) && strcmp(known, name))
+                p->call.solver++;
             if (!known)
                 fail("no such solver in the library", name);
         } else if (!strcmp(word, "size")) {
@@ -162,7 +148,7 @@ static void prepare(problem *p, int dtype) {
                 ((double *)a->typed)[i] = value;
         }
     }
-    p->sets.dtype = p->images.dtype = dtype;
+    p->call.dtype = dtype;
 }
 
 static const double *values_of(const problem *p, const char *name) {
@@ -196,9 +182,9 @@ static void compare(const problem *p, int dtype, const char *isa) {
 }
 
 static void solve(problem *p) {
-    int status = p->windows ? window_forward(&p->images) : forward(&p->sets);
+    int status = forward(&p->call);
     if (!status)
-        status = p->windows ? window_backward(&p->images) : backward(&p->sets);
+        status = backward(&p->call);
     if (status)
         fail("a status that is not 0", p->name);
 }
@@ -223,7 +209,7 @@ int main(int count, char **words) {
                 fail("cannot use", ISAS[isa]);
             for (int dtype = UOTPOOL_FLOAT32; dtype <= UOTPOOL_FLOAT64; dtype++)
                 for (int threads = 1; threads <= 2; threads++) {
-                    p.sets.threads = p.images.threads = threads;
+                    p.call.threads = threads;
                     prepare(&p, dtype);
                     solve(&p);
                     compare(&p, dtype, ISAS[isa]);

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.kernels import windows
 from tests.kernels.harness import modules, rand, randn
 from uotpool.backends.base import SolverOptions
 from uotpool.backends.cpu import library
@@ -53,8 +52,8 @@ def single(values: Tensor) -> Tensor:
 class Case:
     """The lines of one problem."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.lines = [f"case {kind} {name}"]
+    def __init__(self, name: str) -> None:
+        self.lines = [f"case {name}"]
 
     def sizes(self, **values: int) -> None:
         self.lines += [f"size {name} {value}" for name, value in values.items()]
@@ -113,7 +112,7 @@ def sets_case(solver: str, name: str, seed: int, **given: Any) -> str:
     dout = randn(*out.shape, seed=seed + 3) * (D if plan else 1)
     grads = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dout), strict=True))
 
-    case = Case("sets", f"{solver} {name}")
+    case = Case(f"{solver} {name}")
     case.lines.append(f"solver {solver}")
     case.sizes(head=int(plan), K=K, B=B, M=M, N=N, D=D, p0_shared=int(p0 == (D,)), scale_length=scale)
     case.sizes(scale_form=library.TIMES_RATE if forms else 0)
@@ -146,37 +145,11 @@ def _learned(leaves: dict[str, Tensor], forms: dict[str, str]) -> LearnedWeights
     return LearnedWeights(tuple(leaves[f"raw_{weight}"] for weight in forms), tuple(forms.values()), K)
 
 
-def windows_case() -> str:
-    """Pool windows of images, which overlap and have padding, with a scale per channel."""
-    p = windows.case((2, 5, 7, 6), (3, 2), (2, 1), (1, 1), scale="each")
-    solved = windows.solved(p, windows.reference)
-    out = solved.pop("value")
-    case = Case("windows", "sinkhorn")
-    (B, C, H, W) = p.X.shape
-    case.sizes(K=p.weights.shape[1], B=B, C=C, H=H, W=W, scale_length=C)
-    for name in ("kernel_size", "stride", "padding", "output_size"):
-        h, w = getattr(p, name)
-        short = {"kernel_size": "kernel", "output_size": "out"}.get(name, name)
-        case.sizes(**{f"{short}_h": h, f"{short}_w": w})
-    assert p.scale is not None
-    case.given("X", p.X)
-    case.given("weights", p.weights)
-    case.given("scale", p.scale)
-    case.given("dout", randn(*out.shape, seed=11))
-    ratio = float(p.X.abs().max() * p.scale.abs().max() / p.weights[0].min())
-    case.want("out", out, [tol.window("value", eps, ratio) for eps in EPS], 1.0, 1e-3)
-    for key, d in solved.items():
-        bounds = [tol.window(key, eps, ratio) for eps in EPS]
-        case.want(f"d{key}", d, bounds, p.weights if key == "weights" else 1.0, 1e-3)
-    return case.text()
-
-
 def cases() -> Iterator[str]:
     """Yield the text of each problem."""
     for seed, solver in enumerate(SOLVERS):
         for name, given in SETS.items():
             yield sets_case(solver, name, 10 * seed, **given)
-    yield windows_case()
 
 
 if __name__ == "__main__":

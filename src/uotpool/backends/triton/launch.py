@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from uotpool.backends.ops import FIXED, Arguments
 from uotpool.backends.triton.kernels import backward as backwards
 from uotpool.backends.triton.kernels import forward as forwards
-from uotpool.backends.triton.ops import Arguments, Saved
 
 LANES = 32  # that a tile is made for; a warp of 64 takes the work of two
 VECTOR = 16  # bytes that a lane loads at once
@@ -53,13 +53,26 @@ def tile(D: int, itemsize: int, entries: int) -> Tile:
     return Tile(max(1, entries // (C * vector)), C, warps * LANES * vector // BL, BL, warps)
 
 
-def forward(p: Arguments) -> tuple[Tensor, Saved]:
-    """Return the pooled output (B, D), or the plan (M, D), and what its derivatives need."""
-    out = torch.empty(p.output_shape(), dtype=p.X.dtype, device=p.X.device)
-    saved = Saved.empty(p)
-    (M, D), K = p.X.shape, p.weights.shape[1]
+class Saved(NamedTuple):
+    """What a call keeps for its derivatives."""
+
+    top: Tensor  # (B, D): the entry of each column where scale X is largest
+    head: Tensor  # (B, D): the pooled output less that; for the plan (2, B): maximum and sum of its rows
+    maxima: Tensor  # (K + 1, B, D): maxima of columns for L of each step, and, if pooled, of the output
+    sums: Tensor  # (K + 1, B, D): sums of exponentials relative to these
+    u: Tensor  # (K, B, D)
+    rows: Tensor  # (K, M): R
+
+
+def forward(p: Arguments, out: Tensor, memory: list[Tensor]) -> None:
+    """Fill the pooled output (B, D), or the plan (M, D), and what its derivatives need.
+
+    X of half precision, and absent rows that hold anything, are read as they are.
+    """
+    saved, (M, D), K = Saved(*memory), _shape(p), p.K
     if M == 0 or p.num_sets == 0:
-        return out.zero_(), saved
+        out.zero_()
+        return
     programs, merges = _grids(p)
     values = _values(p, saved, 32) | {"OUT": out, "DOUT": None, "PARTIAL": None}
     values |= {name: _new(p, *programs, D) for name in ("PM", "PS", "PT")}
@@ -73,29 +86,30 @@ def forward(p: Arguments) -> tuple[Tensor, Saved]:
                 _launch(forwards.forward_merge, merges, values, k=k + 1, FIRST=False, LAST=last)
         if p.plan:
             _launch(forwards.plan_pass, programs, values)
-    return out, saved
 
 
-def backward(dout: Tensor, p: Arguments, saved: Saved, wanted: list[bool]) -> list[Tensor | None]:
+def backward(dout: Tensor, p: Arguments, memory: list[Tensor], wanted: list[bool]) -> list[Tensor | None]:
     """Return the derivatives by each of `p.differentiable()`; None for one that is not wanted.
 
     Args:
         dout: derivative by the output, contiguous.
         p: what was solved.
-        saved: what `forward` saved.
+        memory: what `forward` filled.
         wanted: which derivatives to return.
     """
     wanted = [w and t is not None for t, w in zip(p.differentiable(), wanted, strict=True)]
-    (M, D), B, K = p.X.shape, p.num_sets, p.weights.shape[1]
+    saved, (M, D), B, K = Saved(*memory), _shape(p), p.num_sets, p.K
     if M == 0 or B == 0:
         return [torch.zeros_like(t) if w else None for t, w in zip(p.differentiable(), wanted, strict=True)]  # type: ignore[arg-type]
     programs, merges = _grids(p)
-    by_X, by_p, by_q, _, by_scale = wanted
+    by_X, by_p, by_q, *by_raw = wanted
+    has_scale = p.transforms[-1] not in (0, FIXED)  # as a tensor, the last of p.raw
+    by_scale = has_scale and by_raw[-1]
     dX = torch.empty_like(p.X) if by_X else None
     dp = _new(p, B, D) if by_p else None
     dq = _new(p, M) if by_q else None
     ds = _new(p, *programs, D) if by_scale else None
-    parts = torch.zeros(*programs, 5, K, dtype=p.dtype, device=p.X.device)
+    parts = torch.zeros(*programs, 5, K, dtype=p.dtype(), device=p.X.device)
     values = _values(p, saved, 32 if D <= 128 else 16)
     values |= {"DOUT": dout, "DX": dX, "DP": dp, "DQ": dq, "DS": ds, "PARTS": parts}
     values |= {"DU": _new(p, K, B, D), "DL": _new(p, K, B, D), "FACTORS": _new(p, K, M)}
@@ -108,15 +122,14 @@ def backward(dout: Tensor, p: Arguments, saved: Saved, wanted: list[bool]) -> li
             _launch(backwards.backward_pass, programs, values, k=k, WAY=0 if k < K else 1 + p.plan)
             _launch(backwards.backward_merge, merges, values, k=k - 1)
         _launch(backwards.backward_finish, programs, values | _tile(p, 16))
-    dweights = None
-    if wanted[3]:
+    dvalues = None
+    if any(by_raw):
         summed = parts.sum(0)
-        dweights = torch.cat((summed[:3].sum(0, keepdim=True), summed[3:]))
+        dvalues = torch.cat((summed[:3].sum(0, keepdim=True), summed[3:]))
     if dp is not None and p.log_p0 is not None and p.log_p0.dim() == 1:
         dp = dp.sum(0)
-    if ds is not None and p.scale is not None:
-        ds = ds.sum(0) if p.scale.shape[0] == D else ds.sum().reshape(1)
-    return [dX, dp, dq, dweights, ds]
+    draw = p.by_raw(dvalues, None if ds is None else ds.sum(0))
+    return [dX, dp, dq, *(d if w else None for d, w in zip(draw, by_raw, strict=True))]
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], values: dict[str, Any], **more: Any) -> None:
@@ -126,9 +139,15 @@ def _launch(kernel: Any, grid: tuple[int, ...], values: dict[str, Any], **more: 
     kernel[grid](**arguments, num_warps=values["num_warps"] if "R" in arguments else 4)
 
 
+def _shape(p: Arguments) -> tuple[int, int]:
+    """Return the number of rows and of features."""
+    D = p.X.shape[-1]
+    return p.X.numel() // D, D
+
+
 def _grids(p: Arguments) -> tuple[tuple[int], tuple[int, int]]:
     """Return the programs of a pass, one for each slot of a chunk (see `kernels.tiles`), and of a merge."""
-    (M, D), B = p.X.shape, p.num_sets
+    (M, D), B = _shape(p), p.num_sets
     slots = B * max(-(-p.N // CHUNK), 1) if p.ptr is None else M // CHUNK + B
     return (slots,), (B, -(-D // _merged_columns(D)))
 
@@ -139,17 +158,18 @@ def _merged_columns(D: int) -> int:
 
 def _values(p: Arguments, saved: Saved, entries: int) -> dict[str, Any]:
     """Return what kernels of both directions have as parameters, by name."""
-    (M, D), K = p.X.shape, p.weights.shape[1]
-    double = p.dtype == torch.float64
+    (M, D), K = _shape(p), p.K
+    weights, scale = p.values()
+    double = p.dtype() == torch.float64
     nvidia = p.X.is_cuda and torch.version.hip is None
     values = {
         "X": p.X,
         "PTR": p.ptr,
         "ORDER": p.order,
         "PRESENT": None if p.present is None else p.present.view(torch.uint8),
-        "WEIGHTS": p.weights,
-        "SCALE": p.scale,
-        "STEP": int(p.scale is not None and p.scale.shape[0] > 1),
+        "WEIGHTS": weights,
+        "SCALE": scale,
+        "STEP": int(scale is not None and scale.shape[0] > 1),
         "LOGP": p.log_p0,
         "p_step": 0 if p.log_p0 is None or p.log_p0.dim() == 1 else D,
         "LOGQ": p.log_q0,
@@ -165,14 +185,14 @@ def _values(p: Arguments, saved: Saved, entries: int) -> dict[str, Any]:
 
 def _tile(p: Arguments, entries: int) -> dict[str, int]:
     """Return the shape of a tile, and the warps of this GPU that have the lanes of its warps."""
-    *shape, warps = tile(p.X.shape[1], p.X.element_size(), entries)
+    *shape, warps = tile(p.X.shape[-1], p.X.element_size(), entries)
     lanes = torch.cuda.get_device_properties(p.X.device).warp_size if p.X.is_cuda else LANES
     return {**dict(zip(Tile._fields, shape, strict=False)), "num_warps": max(1, warps * LANES // lanes)}
 
 
 def _new(p: Arguments, *shape: int) -> Tensor:
     """Return memory in the dtype of computation."""
-    return torch.empty(shape, dtype=p.dtype, device=p.X.device)
+    return torch.empty(shape, dtype=p.dtype(), device=p.X.device)
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:

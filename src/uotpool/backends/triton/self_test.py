@@ -78,13 +78,14 @@ def self_test(device: torch.device | str, dim: int, dtype: torch.dtype = torch.f
     """
     from uotpool import checks  # noqa: PLC0415 # imports the backends
     from uotpool.backends.triton.backend import TRITON  # noqa: PLC0415
+    from uotpool.solvers import Sinkhorn  # noqa: PLC0415
 
     checks.count("dim", dim, 1)
     checks.floating_dtype("dtype", dtype)
     device = _with_index(torch.device(device))
-    reason = TRITON.unavailable() or TRITON.refuses_input(torch.empty(0, dim, dtype=dtype, device=device))
+    reason = TRITON.why_not(torch.empty(0, dim, dtype=dtype, device=device), Sinkhorn())
     if reason:
-        raise ValueError(f"device: cannot test the Triton kernels: {reason}, got {dtype} on {device}")
+        raise ValueError(f"device: cannot test the Triton kernels: the backend {reason}, got {dtype} on {device}")
     return not _verdict(Subject(device, dim, dtype), gradients=True)
 
 
@@ -115,10 +116,18 @@ def _verdict(subject: Subject, gradients: bool) -> str:
 
 def _compare(subject: Subject, gradients: bool) -> tuple[str, str]:
     """Return what is wrong with values and with derivatives; "" for nothing."""
-    from uotpool import checks, functional  # noqa: PLC0415
+    from uotpool import checks  # noqa: PLC0415
+    from uotpool.problem import Problem  # noqa: PLC0415
+    from uotpool.solvers import Sinkhorn  # noqa: PLC0415
 
-    wrong = {"value": "", "derivative": ""}
-    pool, plan = functional.uot_pool, functional.uot_plan
+    wrong, solver = {"value": "", "derivative": ""}, Sinkhorn(2)
+
+    def pool(impl: str, **inputs: Any) -> Tensor:
+        return Problem(**inputs).pool(solver, impl=impl)
+
+    def plan(impl: str, **inputs: Any) -> Tensor:
+        return Problem(**inputs).plan(solver, impl=impl)
+
     cases = (("ragged sets", pool, _ragged), ("masked sets", pool, _masked), ("the plan", plan, _masked))
     try:
         # What surrounds the call must not reach the test.
