@@ -366,9 +366,9 @@ def _differentiate(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     numbers = ctx.numbers
     nothing = [None] * len(Arguments._fields)
     results: dict[str, Any] = dict(zip(Arguments._fields, nothing, strict=True))
-    # torch wants a list in the place of each list that was passed.
-    results |= {"raw": [None] * len(numbers.raw), "transforms": [None] * len(numbers.transforms)}
-    results |= {"fixed": [None] * len(numbers.fixed), "lengths": [None] * len(numbers.lengths)}
+    # torch wants a list in the place of a list of tensors, and of every empty list.
+    results["raw"] = [None] * len(numbers.raw)
+    results["fixed"] = None if numbers.fixed else []
     if grads[0] is not None:  # somebody uses the output
         tensors = ctx.saved_tensors
         count = 6 + len(numbers.raw)
@@ -383,3 +383,15 @@ def _differentiate(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 _solve_op.register_autograd(_differentiate, setup_context=_setup)
 _backward_op.register_autograd(_refuse)
+
+
+def _batched(info: Any, in_dims: tuple[Any, ...], dout: Tensor, *rest: Any) -> tuple[list[Tensor], list[int]]:
+    """Run the operator once for each direction of torch.autograd.grad(..., is_grads_batched=True)."""
+    directions = dout.movedim(in_dims[0], 0).unbind()
+    each = [torch.ops.uotpool.solve_backward(direction, *rest) for direction in directions]
+    results = [torch.stack(parts) for parts in zip(*each, strict=True)]
+    return results, [0] * len(results)
+
+
+if hasattr(torch.library, "register_vmap"):  # torch 2.5 and newer
+    torch.library.register_vmap("uotpool::solve_backward", _batched)

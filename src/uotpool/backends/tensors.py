@@ -51,6 +51,8 @@ def materialize(x: Tensor) -> Tensor:
 
 def all_materialized(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """Apply `materialize`, quickly for the tensors of an eager call, which mostly need nothing."""
+    if torch.compiler.is_compiling():
+        return tuple([None if t is None else materialize(t) for t in tensors])
     for x in tensors:
         if x is not None and (not x.is_contiguous() or x.is_neg() or x._is_zerotensor()):
             return tuple([None if t is None else materialize(t) for t in tensors])
