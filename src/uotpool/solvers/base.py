@@ -73,7 +73,7 @@ class Solver(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """The number K of unrolled steps; 1 for a solver that converges, which takes one value of each coefficient."""
+        """The number K of unrolled steps; 1 for a solver that converges."""
 
     @property
     def converges(self) -> bool:
@@ -82,7 +82,7 @@ class Solver(ABC):
 
     @abstractmethod
     def solve(self, problem: SolverInput) -> Tensor:
-        """Return log P after the steps, in the shape of X, with finite filler at absent rows. K is at least 1."""
+        """Return log P after the steps (at least 1) in the shape of X, with finite filler at absent rows."""
 
     def config(self) -> dict[str, Any]:
         """Return the name of the algorithm and its options, fit for JSON; `solvers.from_config` reads it."""
