@@ -37,7 +37,7 @@ def contributions(call: Call, reduce: str, output: Output, dtype: torch.dtype) -
 
 
 def direction(y: Tensor, output: Output) -> Tensor:
-    """Return g, (D,), (B, D), or (B, C, D) for C outputs: a tensor as it is, or the derivative of a function."""
+    """Return g, (D,), (B, D), or (B, C, D) for C outputs: a tensor as it is, or that of a function."""
     num_sets, D = y.shape
     accepted = (
         "a function from the pooled vectors to one number per set, or several, or a tensor "
