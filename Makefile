@@ -162,7 +162,7 @@ $(PUBLISH)/.installed: pyproject.toml constraints.txt
 # What developers need beside it: the requirements of the extras alone, as the packages themselves are installed.
 $(READY): $(INSTALLED)
 	@echo "setting up the development tools: 1.9 GB and some three minutes more if they are new"
-	$(BIN)/python tools/requirements.py dev explore images ray > $(VENV)/requirements.txt
+	$(BIN)/python tools/requirements.py dev images ray > $(VENV)/requirements.txt
 	$(PIP) --requirement $(VENV)/requirements.txt
 	$(PIP) --no-deps --upgrade --target $(TIMM) $$($(BIN)/python tools/requirements.py timm)
 	touch $@

@@ -37,7 +37,6 @@ LONGEST = (
     "tests/test_ddp.py",
     "tests/test_optimality.py",
     "tests/test_docs.py",
-    "experiments/tests/test_explorer_server.py",
     "tests/kernels/test_stability.py",
     "tests/kernels/test_isa.py",
     "tests/test_fuzz.py",

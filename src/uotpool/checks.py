@@ -118,7 +118,7 @@ def flag(name: str, x: object) -> None:
 def device(name: str, x: object) -> torch.device | None:
     """Return a device, or None for None."""
     try:
-        return None if x is None else torch.device(x)  # type: ignore[arg-type, call-overload]
+        return None if x is None else torch.device(x)  # type: ignore[call-overload]
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {describe(x)}") from error
 

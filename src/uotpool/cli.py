@@ -26,7 +26,7 @@ COMMANDS = "uotpool.commands"
 EXPERIMENTS = "uotpool-experiments"
 OF_EXPERIMENTS = (
     *("demo", "run", "sweep", "table", "tables", "claims", "same-code", "report", "export", "figure"),
-    *("datasets", "explore"),
+    "datasets",
 )
 BROKEN_PIPE = 128 + 13  # the status that a shell gives a program that SIGPIPE ended
 INTERRUPTED = 130

@@ -39,8 +39,8 @@ class Learned:
     """A coefficient that a layer learns: a value, to be passed in the place of a number.
 
     Args:
-        init: where it starts, a number, or K with `per_step`; for `scale` one for each feature. None: where this
-            coefficient usually does (alpha0 and scale at 1, alpha1 at 20, alpha2 and rho at 5), and with
+        init: where it starts, a number, or K with `per_step`; for `scale` one for each feature. None: where
+            this coefficient usually does (alpha0 and scale at 1, alpha1 at 20, alpha2 and rho at 5), and with
             "softplus" at softplus(0.1 randn) from torch's generator, as in the code of the paper's authors.
         transform: what the parameter is to the coefficient: "exp", exp(10 raw) between 1e-6 and 1e6, which Adam
             moves ten times as fast as other parameters; "softplus", softplus(raw) + 1e-6; "linear", 10 raw, for
@@ -79,10 +79,10 @@ class Learned:
             way_out = "scale has one for each feature" if is_scale else "this solver has no steps"
             checks.fail(name, f"Learned without per_step ({way_out})", self)
         init = START[name] if self.init is None and transform != "softplus" else self.init
-        if isinstance(init, tuple):
-            if len(init) != (length if is_scale or self.per_step else 1):
-                many = f"one number, or {length}" if is_scale or self.per_step else "one number"
-                checks.fail(name, f"{many} as init of Learned", init)
+        many = is_scale or self.per_step
+        if isinstance(init, tuple) and len(init) != (length if many else 1):
+            accepted = f"one number, or {length}" if many else "one number"
+            checks.fail(name, f"{accepted} as init of Learned", init)
         for number in init if isinstance(init, tuple) else () if init is None else (init,):
             _check_start(name, transform, number)
         return Learned(init, transform, self.per_step)
@@ -163,7 +163,7 @@ def transformed(raw: Tensor, transform: str) -> Tensor:
 
 
 def chain_rule(gradient: Tensor, raw: Tensor, transform: str) -> Tensor:
-    """Return the derivative by a parameter from that by its coefficient, as autograd has it for `transformed`."""
+    """Return the derivative by a parameter from that by its coefficient: the chain rule of `transformed`."""
     if transform == "softplus":
         return torch.ops.aten.softplus_backward(gradient, raw, 1.0, 20.0)  # torch's own constants
     if transform == "exp":
@@ -175,7 +175,7 @@ def values(value: Value, like: Tensor) -> Tensor:
     """Return the values of a coefficient, (1,) or more, in the dtype and on the device of `like`."""
     if isinstance(value, Raw):
         return transformed(value.tensor, value.transform)
-    numbers = value if isinstance(value, tuple) else (value,)
+    numbers = [value] if isinstance(value, float) else list(value)
     if len(numbers) == 1 or checks.readable(like):
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)
     return torch.stack([like.new_full((), x) for x in numbers])  # a copy from the CPU would wait for a GPU

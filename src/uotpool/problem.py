@@ -97,20 +97,18 @@ class Problem:
         log_p0, log_q0, present = log_priors(rows, sets, p0, q0)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
         checked = {name: _value(name, value, rows) for name, value in given.items() if value is not None}
-        self._fill(X, Call(rows, present, log_p0, log_q0, Coefficients(**checked), DEFAULT_SOLVER))
-        self._priors = (sets, p0, q0)  # as they came: certificates are made in float64
+        call = Call(rows, present, log_p0, log_q0, Coefficients(**checked), DEFAULT_SOLVER)
+        self._fill(X, call, (sets, p0, q0))  # priors as they came: certificates are made in float64
 
     @classmethod
     def _of_call(cls, X: Tensor, call: Call) -> Problem:
         """Return the problem of a layer's call."""
         problem = cls.__new__(cls)
-        problem._fill(X, call.prepared())
-        problem._priors = None
+        problem._fill(X, call.prepared(), None)
         return problem
 
-    def _fill(self, X: Tensor, call: Call) -> None:
-        self.X, self._call = X, call
-        self._priors: tuple[Sets, Tensor | None, Tensor | None] | None = None
+    def _fill(self, X: Tensor, call: Call, priors: tuple[Sets, Tensor | None, Tensor | None] | None) -> None:
+        self.X, self._call, self._priors = X, call, priors
 
     @property
     def sets(self) -> Sets:
@@ -124,7 +122,9 @@ class Problem:
         reduce: Literal["mean", "sum"] = "mean",
         impl: str = "auto",
     ) -> Tensor:
-        r"""Return the pooled vectors, :math:`y_d = \sum_n X_{nd} P_{nd} / \sum_m P_{md}`, (B, D), zeros for empty sets.
+        r"""Return the pooled vectors, (B, D): :math:`y_d = \sum_n X_{nd} P_{nd} / \sum_m P_{md}`.
+
+        An empty set pools to zeros.
 
         Args:
             solver: "sinkhorn", "badmm-e", "badmm-q", or an object such as `Sinkhorn(K=4)`.
@@ -157,8 +157,9 @@ class Problem:
             \text{quadratic: } & \alpha_0 \sum (P - Q)^2 + 2 (P - Q)(Q - Y / 2\alpha_0), \\
             & Q = \text{proj}_\Delta(Y / 2\alpha_0)
 
-        Both are >= 0, and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity. That
-        includes a float32 plan whose rows underflow, though its logarithm may be optimal: certify in float64.
+        Both are >= 0, and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity.
+        That includes a float32 plan whose rows underflow, though its logarithm may be optimal: certify in
+        float64.
 
         Args:
             P: plan in the layout of X, >= 0. It is first normalised to mass 1.
@@ -228,8 +229,8 @@ class Problem:
         call = self._call._replace(X=self._call.X.double())
         found = call.coefficients
         for name, value in zip(found._fields[:3], found[:3], strict=True):
-            coefficients.check_length(name, value, 1, one_value=True)  # type: ignore[arg-type] # never None
-        alphas = (coefficients.values(value, call.X).to(call.X) for value in found[:3])  # type: ignore[arg-type]
+            coefficients.check_length(name, value, 1, one_value=True)
+        alphas = (coefficients.values(value, call.X).to(call.X) for value in found[:3])
         X = call.scaled_X()
         return SolverInput(
             X, call.sets, *call.sets.log_priors(X, *self._double_priors()), Weights(*alphas)

@@ -20,7 +20,7 @@ pytest.importorskip("furo")
 
 DOCS = (
     *("index", "start/sets", "start/graphs", "start/images", "choosing", "errors", "poolings", "experiments"),
-    *("published-algorithms", "mathematics", "kernels", "api/functions", "api/layers", "api/zoo", "explorer"),
+    *("published-algorithms", "mathematics", "kernels", "api/functions", "api/layers", "api/zoo"),
     *("results", "install", "api/images", "api/integrations"),
 )
 PAGES = (*(f"docs/{name}" for name in DOCS), "results/mil/README", "results/graph/paper", "CHANGELOG")

@@ -307,7 +307,7 @@ def test_a_wheel_has_a_library_and_no_sources(sources, monkeypatch, tmp_path):
     assert len(set(without_kernels)) == 1
 
 
-ABOVE = ("runs", "analysis", "tables", "figures", "report", "explorer", "cli")
+ABOVE = ("runs", "analysis", "tables", "figures", "report", "cli")
 
 CPP = """#include <cmath>
 #include "simd.h"

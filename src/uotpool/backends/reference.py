@@ -14,8 +14,8 @@ from uotpool.solvers.base import Solver, SolverInput
 class ReferenceBackend(Backend):
     """The backend that takes every call.
 
-    An entry of X that is not finite makes all of its set NaN, as in the kernels. The algorithms alone would ignore
-    -inf, so the result of each set is multiplied by 1 or by NaN, which makes derivatives NaN too.
+    An entry of X that is not finite makes all of its set NaN, as in the kernels. The algorithms alone would
+    ignore -inf, so the result of each set is multiplied by 1 or by NaN, which makes derivatives NaN too.
     """
 
     name = "reference"

@@ -96,4 +96,4 @@ class UOTMIL(MILModel):
             if not return_inst_pred:
                 return logits
             g = self.classifier.weight[0]
-            return logits, self.pool.scores(features, mask=mask, kind="gradient", output=g)
+            return logits, self.pool.scores(features, mask=mask, output=g)

@@ -183,7 +183,7 @@ class UOTAssignment(CoefficientPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the plan in the layout of X and at least float32, one column per cluster, and that of the dustbin last."""
+        """Return the plan in the layout of X and at least float32: a column per cluster, then the dustbin."""
         rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
         with no_autocast(rows.device.type):
             P = self._in_precision_of(rows)._plan(rows, sets)

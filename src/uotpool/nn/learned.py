@@ -27,8 +27,8 @@ class CoefficientPooling(Pooling):
     """A pooling with coefficients, `Learned` or fixed.
 
     The parameter of alpha1 is `log_alpha1` of exp(10 log_alpha1), or `raw_alpha1` of softplus(raw_alpha1), so
-    that a state does not load into another form without a word. Fixed coefficients are options, like an eps, and
-    in no state.
+    that a state does not load into another form without a word. Fixed coefficients are options, like an eps,
+    and in no state.
 
     Args:
         dim: number of features.
@@ -52,11 +52,10 @@ class CoefficientPooling(Pooling):
             checks.fail("rho", f"None, as {self.solver} has no step size", given["rho"])
         self._slots: dict[str, Slot] = {}
         for name, value in given.items():
-            if name == "rho" and value is None:
-                if not self.solver.uses_rho:
-                    continue
-                value = Learned()
-            self._slots[name] = slot = self._slot(name, value)  # type: ignore[arg-type] # checked there
+            if name == "rho" and not self.solver.uses_rho:
+                continue
+            default = Learned() if name == "rho" and value is None else value
+            self._slots[name] = slot = self._slot(name, default)  # type: ignore[arg-type] # checked there
             if slot.parameter:
                 empty = torch.empty(slot.shape, device=device, dtype=dtype)
                 self.register_parameter(slot.parameter, nn.Parameter(empty))
@@ -100,8 +99,8 @@ class CoefficientPooling(Pooling):
                 found[name] = slot.value
                 continue
             # Much faster than by attribute, but a parametrization or a replica has it as an attribute alone.
-            raw = self._parameters.get(slot.parameter)
-            raw = getattr(self, slot.parameter) if raw is None else raw
+            stored = self._parameters.get(slot.parameter)
+            raw: Tensor = getattr(self, slot.parameter) if stored is None else stored
             if raw.shape != slot.shape:
                 checks.fail(slot.parameter, f"a parameter of shape {tuple(slot.shape)}", raw)
             if raw.dtype != dtype or raw.device != X.device:
@@ -117,14 +116,15 @@ class CoefficientPooling(Pooling):
         return {name: getattr(self, slot.parameter) for name, slot in self._slots.items() if slot.parameter}
 
     def coefficients(self) -> dict[str, Tensor]:
-        """Return alpha0, alpha1, alpha2 and rho, if there is one, in force: one number each, (1,), or one a step."""
+        """Return alpha0, alpha1, alpha2 and, if there is one, rho in force: (1,), or (K,) with one a step."""
         return {name: self._in_force(name) for name in self._slots if name != "scale"}
 
     def _in_force(self, name: str) -> Tensor:
         slot = self._slots[name]
         if not slot.parameter:
             return torch.tensor(slot.value if isinstance(slot.value, tuple) else (slot.value,))
-        assert slot.learned is not None and slot.learned.transform is not None
+        assert slot.learned is not None
+        assert slot.learned.transform is not None
         return coefficients.transformed(getattr(self, slot.parameter), slot.learned.transform)
 
     def _coefficient_config(self) -> dict[str, Any]:

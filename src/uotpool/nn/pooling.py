@@ -51,8 +51,9 @@ class UOTPooling(CoefficientPooling):
         solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R); or an object, such as
             `Sinkhorn(K=8)`, `BregmanADMM("quadratic")`, `Newton()` for the optimum itself, or one of
             `uotpool.published` for the algorithms as published.
-        alpha0, alpha1, alpha2, rho: a number, or one for each of the K steps, to fix the coefficient; `Learned(...)`
-            to learn it. rho is the step size of Bregman ADMM, which alone has one; None: `Learned(5.0)` there.
+        alpha0, alpha1, alpha2, rho: a number, or one for each of the K steps, to fix the coefficient;
+            `Learned(...)` to learn it. rho is the step size of Bregman ADMM, which alone has one; None:
+            `Learned(5.0)` there.
         scale: t, likewise: `Learned(...)` has one for each feature; a number, or D numbers, is fixed.
             `Learned(0.0)` begins as mean pooling, exactly, and learns from there.
         p0: prior over features: None for a uniform one, "learned" (softmax(U X 1)), or a module that maps the
@@ -65,8 +66,8 @@ class UOTPooling(CoefficientPooling):
         device, dtype: of the parameters.
 
     These are refused: a list whose length is not K (D for scale), `per_step` with Newton or for scale, rho with
-    Sinkhorn or Newton, transform="linear" for another than scale and any other for scale, and output="code" of a
-    published solver with reduce="sum".
+    Sinkhorn or Newton, transform="linear" for another than scale and any other for scale, and output="code" of
+    a published solver with reduce="sum".
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
@@ -180,7 +181,7 @@ class UOTPooling(CoefficientPooling):
         mask: Tensor | None = None,
         q0: Tensor | None = None,
     ) -> Problem:
-        """Return the problem that the layer poses for this X, to be asked for gaps, objectives and statistics."""
+        """Return the problem that the layer poses for this X, with its gaps, objectives and statistics."""
         return Problem._of_call(X, self._call(X, index, ptr, dim_size, mask, q0)[1])
 
     def plan(
@@ -212,16 +213,16 @@ class UOTPooling(CoefficientPooling):
         Args:
             X, index, ptr, dim_size, mask, q0: as in `forward`.
             output: None for the share of the plan's mass that lies on a sample, sum_d P_nd, which adds up to 1
-                in each set. Otherwise a function from the pooled vectors y (B, D) to one number per set, (B,) or
-                (B, 1), such as `lambda y: head(y)[:, 1]`, or to several, (B, C); or its derivative g by y,
-                (D,), (B, D) or (B, C, D). The score is then what a sample contributes to that output, sum_d w_nd X_nd
-                g_d, with w_nd = P_nd / sum_m P_md its weights in y (N times that with `reduce="sum"`). The
-                contributions to a set add up to sum_d y_d g_d, which is the output itself, without its bias,
-                if it is linear in y.
+                in each set. Otherwise a function from the pooled vectors y (B, D) to one number per set, (B,)
+                or (B, 1), such as `lambda y: head(y)[:, 1]`, or to several, (B, C); or its derivative g by y,
+                (D,), (B, D) or (B, C, D). The score is then what a sample contributes to that output,
+                sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md its weights in y (N times that with
+                `reduce="sum"`). The contributions to a set add up to sum_d y_d g_d, which is the output itself,
+                without its bias, if it is linear in y.
 
         Returns:
-            (B, N), or (M,) for ragged sets, in at least float32, without a graph; 0 at absent samples. For several
-            outputs one number for each, (B, N, C) or (M, C).
+            (B, N), or (M,) for ragged sets, in at least float32, without a graph; 0 at absent samples. For
+            several outputs one number for each, (B, N, C) or (M, C).
         """
         kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
         if output is None:
@@ -237,7 +238,7 @@ class UOTPooling(CoefficientPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Tell whether the layer does more than mean pooling on this X, and with what coefficients, ready for JSON.
+        """Tell how far from mean pooling the layer is on this X, and with what coefficients, ready for JSON.
 
         Returns:
             By name, with None for a number that is not finite: `divergence`, the distance of the plans from
@@ -350,7 +351,7 @@ class UOTPooling(CoefficientPooling):
         return cls(**configs.options(cls, config, options))
 
     def extra_repr(self) -> str:
-        usual: dict[str, Any] = UOTPooling.__init__.__kwdefaults__
+        usual: dict[str, Any] = UOTPooling.__init__.__kwdefaults__ or {}
         parts = [str(self.dim), repr(self.solver)]
         for name, slot in self._slots.items():
             if slot != self._slot(name, Learned() if usual[name] is None else usual[name]):

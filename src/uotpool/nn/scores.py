@@ -37,7 +37,7 @@ def contributions(call: Call, reduce: str, output: Output, dtype: torch.dtype) -
 
 
 def direction(y: Tensor, output: Output) -> Tensor:
-    """Return g, (D,), (B, D), or (B, C, D) for C outputs: what was passed, or the derivative of what was by y."""
+    """Return g, (D,), (B, D), or (B, C, D) for C outputs: a tensor as it is, or that of a function."""
     num_sets, D = y.shape
     accepted = (
         "a function from the pooled vectors to one number per set, or several, or a tensor "

@@ -80,7 +80,7 @@ class Solver(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """The number K of unrolled steps; 1 for a solver that converges, which takes one value of each coefficient."""
+        """The number K of unrolled steps; 1 for a solver that converges."""
 
     @property
     def converges(self) -> bool:
@@ -89,7 +89,7 @@ class Solver(ABC):
 
     @abstractmethod
     def solve(self, problem: SolverInput) -> Tensor:
-        """Return log P after the steps, in the shape of X, with finite filler at absent rows. K is at least 1."""
+        """Return log P after the steps (at least 1) in the shape of X, with finite filler at absent rows."""
 
     def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float] | None:
         """Return what a step divides its exponents by, and what the potentials that it leaves are multiples of.

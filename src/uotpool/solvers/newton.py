@@ -39,7 +39,7 @@ class ConvergenceWarning(RuntimeWarning):
 
 @dataclass(frozen=True)
 class Newton(Solver):
-    """The optimum itself, to a duality gap, differentiated implicitly. Coefficients have one value each, and no rho.
+    """The optimum itself, to a duality gap, differentiated implicitly, for coefficients of one value each.
 
     Args:
         regularizer: the R of the problem, "entropic" or "quadratic".
@@ -139,7 +139,8 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, du: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                'Newton: has no second derivative; for one, unroll: Sinkhorn or BregmanADMM with impl="reference"'
+                "Newton: has no second derivative; for one, unroll: Sinkhorn or BregmanADMM with "
+                'impl="reference"'
             )
         gu, gv = ctx.curvature.solve(du, dv, ADJOINT_RTOL[du.dtype], CG_MAX_ITER)
         return -gu, -gv, None

@@ -35,7 +35,7 @@ class GraphPooling(Pooling):
         """Pool the graphs, (B, out_dim)."""
         raise NotImplementedError
 
-    def forward(  # type: ignore[override] # a user who passes edges knows that this pooling needs them
+    def forward(  # a user who passes edges knows that this pooling needs them
         self,
         X: Tensor,
         index: Tensor | None = None,

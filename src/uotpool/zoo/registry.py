@@ -22,8 +22,8 @@ class Entry(NamedTuple):
     formula: str
     paper: str  # authors and year; the class has the full citation
     source: str = "uotpool"  # where the code comes from
-    # All that the name depends on, so that another default of the class changes no pooling. `fixed` by the name, or
-    # a default of it.
+    # All that the name depends on, so that another default of the class changes no pooling: what is `fixed` by
+    # the name, and defaults of it.
     fixed: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -58,7 +58,7 @@ _LEARNED = {"alpha0": 1.0, "alpha1": Learned(20.0, "exp"), "alpha2": Learned(5.0
 _PER_FEATURE = {"scale": Learned(1.0, "linear"), "p0": None, "q0": None, "reduce": "mean"}
 
 
-def _uot(formula: str, solver: Solver, fixed: tuple[str, ...] = (), **options: Any) -> Entry:
+def _uot(formula: str, solver: Solver, options: dict[str, Any], fixed: tuple[str, ...] = ()) -> Entry:
     known = {"solver": solver, **_PER_FEATURE, **options}
     return Entry("nn.pooling:UOTPooling", formula, UOT, fixed=("solver", *fixed), options=tuple(known.items()))
 
@@ -68,7 +68,7 @@ def _of_paper(solver: Solver) -> Entry:
     as_published = "" if solver.is_exact else " as published"
     formula = f"sum_n x_nd P_nd / sum_m P_md, P: UOT plan ({solver.regularizer} R) by {name}{as_published}"
     rho = {"rho": Learned(transform="softplus", per_step=True)} if solver.uses_rho else {}
-    return _uot(formula, solver, **_AS_PUBLISHED, **rho, scale=1.0)
+    return _uot(formula, solver, {**_AS_PUBLISHED, **rho, "scale": 1.0})
 
 
 ENTRIES: dict[str, Entry] = {
@@ -105,14 +105,12 @@ ENTRIES: dict[str, Entry] = {
         "Ranjan et al. 2020",
         PYG_LAYERS,
     ),
-    "uotp": _uot("sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", Sinkhorn(4), **_LEARNED),
+    "uotp": _uot("sum_n x_nd P_nd / sum_m P_md, P: UOT plan of s_d x_nd", Sinkhorn(4), _LEARNED),
     "uotp-single": _uot(
         "uotp with one step and fixed coefficients, which costs less",
         Sinkhorn(1),
+        {"alpha0": 1.0, "alpha1": 0.7, "alpha2": 0.7},
         ("K", "alpha1", "alpha2"),
-        alpha0=1.0,
-        alpha1=0.7,
-        alpha2=0.7,
     ),
     "uotp-sinkhorn": _of_paper(BY_NAME["sinkhorn"]),
     "uotp-badmm-e": _of_paper(BY_NAME["badmm-e"]),
@@ -151,10 +149,8 @@ ENTRIES: dict[str, Entry] = {
     "softmax-per-feature": _uot(
         "sum_n softmax_n(s_d x_nd) x_nd, uotp without transport",
         Sinkhorn(1),
+        {"alpha0": 1.0, "alpha1": 0.7, "alpha2": 0.0},  # alpha1 changes nothing where alpha2 = 0
         ("K", "alpha1", "alpha2"),
-        alpha0=1.0,
-        alpha1=0.7,  # changes nothing where alpha2 = 0
-        alpha2=0.0,
     ),
     "lse": Entry("zoo.simple:LogSumExp", "1/r log(1/N sum_n exp(r x_nd))", "Pinheiro and Collobert 2015"),
     "vpa": Entry("zoo.simple:VariancePreserving", "1/sqrt(N) sum_n x_n", "Schneckenreiter et al. 2024"),
@@ -249,8 +245,8 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
 def options_of(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return all options of the class behind a name: those of the name, and these, checked.
 
-    Layers of UOT take, beside their own options, K and readout ("conditional", "sum" or "authors") and "uniform"
-    priors, which stored runs are spelled with.
+    Layers of UOT take, beside their own options, K and readout ("conditional", "sum" or "authors") and
+    "uniform" priors, which stored runs are spelled with.
     """
     found = entry(name)
     kind = found.load()
