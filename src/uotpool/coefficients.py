@@ -108,14 +108,9 @@ class Learned:
 Coefficient = float | Sequence[float] | Learned  # what a user passes to a layer
 
 
-class Raw(NamedTuple):
-    """A coefficient as the tensor that it is made of, (1,) or (K,), for scale (1,) or (D,)."""
-
-    tensor: Tensor
-    transform: str  # "exp", "softplus", "linear", or "identity" for a tensor that a user passes
-
-
-Value = float | tuple[float, ...] | Raw  # of a checked coefficient: fixed for all steps, for each, or a tensor
+# Of a checked coefficient: fixed for all steps, for each (for scale, each feature), or the tensor that it is made of.
+Value = float | tuple[float, ...] | Tensor
+NAMES = ("alpha0", "alpha1", "alpha2", "rho", "scale")
 
 
 class Coefficients(NamedTuple):
@@ -126,6 +121,13 @@ class Coefficients(NamedTuple):
     alpha2: Value
     rho: Value | None = None
     scale: Value | None = None
+    # What a tensor is to its coefficient: "identity", "exp", "softplus" or "linear". Numbers do not need it.
+    transforms: tuple[str, ...] = ("identity",) * len(NAMES)
+
+    def values(self, name: str, like: Tensor) -> Tensor:
+        """Return the values of a coefficient, (1,) or more, in the dtype and on the device of `like`."""
+        slot = NAMES.index(name)
+        return values(self[slot], self.transforms[slot], like).to(like)  # type: ignore[arg-type]
 
 
 def number(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float:
@@ -171,11 +173,11 @@ def chain_rule(gradient: Tensor, raw: Tensor, transform: str) -> Tensor:
     return RATE * gradient if transform == "linear" else gradient
 
 
-def values(value: Value, like: Tensor) -> Tensor:
-    """Return the values of a coefficient, (1,) or more, in the dtype and on the device of `like`."""
-    if isinstance(value, Raw):
-        return transformed(value.tensor, value.transform)
-    numbers = [value] if isinstance(value, float) else list(value)
+def values(value: Value, transform: str, like: Tensor) -> Tensor:
+    """Return the values of a coefficient, (1,) or more; those of numbers as `like`."""
+    if isinstance(value, Tensor):
+        return transformed(value, transform)
+    numbers = value if isinstance(value, tuple) else (value,)
     if len(numbers) == 1 or checks.readable(like):
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)
     return torch.stack([like.new_full((), x) for x in numbers])  # a copy from the CPU would wait for a GPU
@@ -183,8 +185,8 @@ def values(value: Value, like: Tensor) -> Tensor:
 
 def length(value: Value) -> int:
     """Return how many values a coefficient has."""
-    if isinstance(value, Raw):
-        return value.tensor.numel()
+    if isinstance(value, Tensor):
+        return value.numel()
     return len(value) if isinstance(value, tuple) else 1
 
 

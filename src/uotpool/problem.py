@@ -10,7 +10,7 @@ from torch import Tensor
 
 from uotpool import backends, checks, coefficients
 from uotpool.backends.call import Call
-from uotpool.coefficients import Coefficients, Raw, Value
+from uotpool.coefficients import NAMES, Coefficients, Value
 from uotpool.inputs import as_sets, in_layout_of, log_priors
 from uotpool.sets import Sets
 from uotpool.solvers import REGULARIZERS, Solver, as_solver, certificate
@@ -209,9 +209,9 @@ class Problem:
         if solver.uses_rho != (found.rho is not None):
             accepted = "a step size > 0, as Bregman ADMM needs one" if solver.uses_rho else f"None for {solver}"
             raise ValueError(f"rho: expected {accepted}, got {'None' if solver.uses_rho else 'one'}")
-        for name, value in zip(found._fields[:4], found[:4], strict=True):
+        for name, value in zip(NAMES[:4], found[:4], strict=True):
             if value is not None:
-                coefficients.check_length(name, value, solver.steps, one_value=solver.converges)
+                coefficients.check_length(name, value, solver.K, one_value=solver.converges)
         return self._call._replace(solver=solver)
 
     def _double_priors(self) -> tuple[Tensor | None, Tensor | None]:
@@ -228,9 +228,9 @@ class Problem:
         rows = self._checked_plan(P)
         call = self._call._replace(X=self._call.X.double())
         found = call.coefficients
-        for name, value in zip(found._fields[:3], found[:3], strict=True):
+        for name, value in zip(NAMES[:3], found[:3], strict=True):
             coefficients.check_length(name, value, 1, one_value=True)
-        alphas = (coefficients.values(value, call.X).to(call.X) for value in found[:3])
+        alphas = (found.values(name, call.X) for name in NAMES[:3])
         X = call.scaled_X()
         return SolverInput(
             X, call.sets, *call.sets.log_priors(X, *self._double_priors()), Weights(*alphas)
@@ -297,4 +297,4 @@ def _value(name: str, value: Any, rows: Tensor) -> Value:
         checks.scale_values(name, value, rows.dtype)
     else:
         checks.weight_values(name, value, positive=name in coefficients.POSITIVE, dtype=rows.dtype)
-    return Raw(value.to(device=rows.device, dtype=rows.dtype).reshape(-1), "identity")
+    return value.to(device=rows.device, dtype=rows.dtype).reshape(-1)

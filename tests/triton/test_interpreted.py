@@ -15,9 +15,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-FILES = [
-    str(path.relative_to(ROOT)) for path in sorted((Path(__file__).parent / "interpreted").glob("test_*.py"))
-]
+FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/triton/interpreted/test_*.py"))
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="the package triton is not installed"

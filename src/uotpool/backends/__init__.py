@@ -41,7 +41,7 @@ def choose(X: Tensor, solver: Solver, impl: str = "auto") -> Backend:
     """Return the backend for this call; raise if one was asked for by name and does not take it."""
     if impl == "auto":
         for backend in BACKENDS.values():
-            if not backend.why_not(X, solver) and not backend.distrust(X):
+            if not backend.why_not(X, solver) and (backend.is_trusted or not backend.distrust(X)):
                 return backend
     check_impl(impl, solver)
     if reason := BACKENDS[impl].why_not(X, solver):

@@ -16,6 +16,7 @@ class Backend(ABC):
 
     name: ClassVar[str]
     reads_raw: ClassVar[bool] = False  # whether it reads half precision, and padding, directly
+    is_trusted: ClassVar[bool] = True  # else `impl="auto"` asks `distrust`
 
     @abstractmethod
     def unavailable(self) -> str:

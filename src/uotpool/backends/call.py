@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uotpool import coefficients
-from uotpool.coefficients import Coefficients, Value
+from uotpool.coefficients import Coefficients
 from uotpool.sets import Sets
 from uotpool.solvers.base import Solver, SolverInput, Weights
 
@@ -52,16 +51,13 @@ class Call(NamedTuple):
 
     def scaled_X(self) -> Tensor:
         """Return scale * X, of which the plan is. X is prepared."""
-        scale = self.coefficients.scale
-        return self.X if scale is None else coefficients.values(scale, self.X) * self.X
-
-    def steps_of(self, value: Value) -> Tensor:
-        """Return a coefficient for each step, (K,), like X."""
-        return coefficients.values(value, self.X).to(self.X).expand(max(self.solver.steps, 1))
+        if self.coefficients.scale is None:
+            return self.X
+        return self.coefficients.values("scale", self.X) * self.X
 
     def to_solve(self) -> SolverInput:
         """Return the problem in the shapes that the readable solvers compute with. X is prepared."""
-        X, c = self.scaled_X(), self.coefficients
-        rho = None if c.rho is None else self.steps_of(c.rho)
-        w = Weights(self.steps_of(c.alpha0), self.steps_of(c.alpha1), self.steps_of(c.alpha2), rho)
+        X, c, K = self.scaled_X(), self.coefficients, max(self.solver.K, 1)
+        names = ("alpha0", "alpha1", "alpha2", *(() if c.rho is None else ("rho",)))
+        w = Weights(*[c.values(name, self.X).expand(K) for name in names])
         return SolverInput(X, self.sets, *self.sets.log_priors(X, self.log_p0, self.log_q0), w)

@@ -17,9 +17,7 @@ from uotpool import checks, coefficients
 from uotpool.backends.base import Backend
 from uotpool.backends.call import Call
 from uotpool.backends.tensors import all_eager, all_materialized, materialize
-from uotpool.coefficients import Raw
 from uotpool.sets import Sets
-from uotpool.solvers import BregmanADMM, Solver
 from uotpool.solvers.base import MAX_K
 
 # What the numbers of a coefficient are; csrc/uotpool.h has the same codes.
@@ -90,7 +88,7 @@ class Arguments(NamedTuple):
         for code, length in zip(self.transforms, self.lengths, strict=True):
             if code == FIXED:
                 numbers = tuple(next(fixed) for _ in range(length))
-                found.append(coefficients.values(numbers, like))
+                found.append(coefficients.values(numbers, "", like))
             elif code:
                 found.append(coefficients.transformed(next(raw), TRANSFORMS[code]))
         scale = found.pop() if self.transforms[_SCALE] else None
@@ -117,7 +115,7 @@ class FusedBackend(Backend):
     """A backend of fused kernels: what it does to tensors in memory."""
 
     @abstractmethod
-    def grouping(self, X: Tensor, sets: Sets, *, eager: bool) -> Grouping:
+    def grouping(self, X: Tensor, sets: Sets) -> Grouping:
         """Return which rows are in which set, as `Arguments` has it."""
 
     @abstractmethod
@@ -140,24 +138,17 @@ class FusedBackend(Backend):
 
     def solve(self, call: Call, *, plan: bool = False) -> Tensor:
         a = arguments(self, call, plan)
-        tensors = a.tensors()
-        if not all_eager(tensors):
+        inputs = (a.X, a.log_p0, a.log_q0, *a.raw)
+        if not all_eager(inputs):
             return cast(Tensor, torch.ops.uotpool.solve(*a)[0])
         if torch.is_grad_enabled():
-            inputs = a.differentiable()
-            if any(t is not None and t.requires_grad for t in inputs):
-                return cast(Tensor, _Solve.apply(self, a, *inputs))
+            for x in inputs:
+                if x is not None and x.requires_grad:
+                    return cast(Tensor, _Solve.apply(self, a, *inputs))
         return self.forward(a, save=False)[0]
 
 
 KERNELS: dict[str, FusedBackend] = {}  # by name; `backends` fills it
-
-
-def kernel_name(solver: Solver) -> str:
-    """Return what the kernels call an unrolled solver."""
-    if isinstance(solver, BregmanADMM):
-        return "badmm-e" if solver.regularizer == "entropic" else "badmm-q"
-    return "sinkhorn"
 
 
 def arguments(kernel: FusedBackend, call: Call, plan: bool) -> Arguments:
@@ -165,13 +156,12 @@ def arguments(kernel: FusedBackend, call: Call, plan: bool) -> Arguments:
     X, sets, log_p0, log_q0, given, solver, _ = call
     raw: list[Tensor] = []
     transforms, fixed, lengths = [], [], []
-    for value in given:
+    for value, transform in zip(given, given.transforms, strict=False):
         if value is None:
             code = length = 0
-        elif isinstance(value, Raw):
-            tensor, transform = value
-            raw.append(tensor)
-            code, length = _CODES[transform], tensor.shape[0]
+        elif isinstance(value, Tensor):
+            raw.append(value)
+            code, length = _CODES[transform], value.shape[0]
         elif isinstance(value, tuple):
             fixed += value
             code, length = FIXED, len(value)
@@ -182,11 +172,9 @@ def arguments(kernel: FusedBackend, call: Call, plan: bool) -> Arguments:
         lengths.append(length)
     if log_q0 is not None:
         log_q0 = log_q0.reshape(-1)
-    floats = (X, log_p0, log_q0, *raw)
-    X, log_p0, log_q0, *raw = all_materialized(floats)  # type: ignore[assignment] # X and raw are no None
-    ptr, order, present, N = kernel.grouping(X, sets, eager=all_eager(floats))
-    name, K = kernel_name(solver), solver.steps
-    rest = (raw, transforms, fixed, lengths, sets.num_sets, name, K, plan)
+    X, log_p0, log_q0, *raw = all_materialized((X, log_p0, log_q0, *raw))  # type: ignore[assignment]
+    ptr, order, present, N = kernel.grouping(X, sets)
+    rest = (raw, transforms, fixed, lengths, sets.num_sets, solver.kernel, solver.K, plan)
     return Arguments(kernel.name, X, ptr, order, present, N, log_p0, log_q0, *rest)
 
 

@@ -52,7 +52,7 @@ def shares(call: Call) -> Tensor:
 def log_plan(call: Call) -> Tensor:
     """Return log P in the shape of X, in at least its dtype, with finite filler at absent rows. X is prepared."""
     problem, solver = call.to_solve(), call.solver
-    if solver.steps == 0:
+    if solver.K == 0:
         return problem.start()
     return solver.solve(problem.double() if _beyond_float32(solver, problem) else problem)
 

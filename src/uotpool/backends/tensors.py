@@ -10,23 +10,24 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
-def transformed() -> bool:
-    """Whether we are inside vmap, torch.func.grad or the like, or forward-mode AD."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
-# The compiler asks for this constant while it traces. `torch.compiler.assume_constant_result` marks a
-# function in the same way, but imports the compiler.
-transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 def differentiated_in_reverse() -> bool:
-    """Whether a call here needs no more than opaque operators with first derivatives in reverse."""
-    if transformed():
-        return False
-    if torch.compiler.is_compiling():
-        return not torch.onnx.is_in_onnx_export()  # an ONNX file has to hold plain operations
-    return not torch._C._is_tracing()  # torch.jit.trace
+    """Whether a call here needs no more than opaque operators with first derivatives in reverse.
+
+    Not inside vmap, torch.func.grad or the like, forward-mode AD, torch.jit.trace, nor in an ONNX export, whose file
+    has to hold plain operations.
+    """
+    return not (
+        torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        # An export sets this flag. To ask about ONNX takes three more frames of Python in every eager call.
+        or (torch.compiler._is_compiling_flag and torch.onnx.is_in_onnx_export())
+    )
+
+
+# The compiler asks for this constant while it traces. `torch.compiler.assume_constant_result` marks a function in the
+# same way, but imports the compiler.
+differentiated_in_reverse._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks, coefficients
-from uotpool.coefficients import PREFIX, Coefficient, Coefficients, Learned, Raw, Value
+from uotpool.coefficients import PREFIX, Coefficient, Coefficients, Learned, Value
 from uotpool.nn.base import Pooling
 from uotpool.solvers import Solver, as_solver
 
@@ -21,6 +21,9 @@ class Slot(NamedTuple):
     parameter: str  # its name; "" where there is none
     shape: torch.Size
     value: float | tuple[float, ...]  # of a fixed one
+
+
+_NONE = Slot(None, "", torch.Size(), 1.0)  # where a layer has no such coefficient
 
 
 class CoefficientPooling(Pooling):
@@ -59,17 +62,26 @@ class CoefficientPooling(Pooling):
             if slot.parameter:
                 empty = torch.empty(slot.shape, device=device, dtype=dtype)
                 self.register_parameter(slot.parameter, nn.Parameter(empty))
+        # What a call needs of each: a number, or the name and shape of a parameter.
+        self._values: list[tuple[float | tuple[float, ...] | None, str, torch.Size]] = []
+        transforms = []
+        for name in coefficients.NAMES:
+            slot = self._slots.get(name, _NONE)
+            transforms.append((slot.learned and slot.learned.transform) or "identity")
+            fixed = None if slot is _NONE or (name == "scale" and slot.value == 1.0) else slot.value
+            self._values.append((fixed, slot.parameter, slot.shape))
+        self._transforms = tuple(transforms)
         self._draw()
 
     def _slot(self, name: str, value: Coefficient) -> Slot:
         solver = self.solver
-        length = self.dim if name == "scale" else solver.steps
+        length = self.dim if name == "scale" else solver.K
         if isinstance(value, Learned):
             learned = value.for_coefficient(name, length, one_value=solver.converges)
             assert learned.transform is not None
             many = name == "scale" or learned.per_step
             # Without a step nothing reads it, so that there is nothing to learn.
-            key = "" if solver.steps == 0 else PREFIX[learned.transform] + name
+            key = "" if solver.K == 0 else PREFIX[learned.transform] + name
             return Slot(learned, key, torch.Size((length if many else 1,)), 1.0)
         if isinstance(value, Tensor) or hasattr(value, "tolist"):
             accepted = "a number, or a list of them, to fix it, or Learned(...) to learn it"
@@ -93,23 +105,20 @@ class CoefficientPooling(Pooling):
     def _coefficients(self, X: Tensor) -> Coefficients:
         """Return the coefficients for a problem with this X: parameters in its dtype and on its device."""
         dtype = X.dtype if X.dtype.itemsize >= 4 else torch.float32
-        found: dict[str, Value | None] = {}
-        for name, slot in self._slots.items():
-            if not slot.parameter:
-                found[name] = slot.value
+        found: list[Value | None] = []
+        for value, name, shape in self._values:
+            if not name:
+                found.append(value)
                 continue
             # Much faster than by attribute, but a parametrization or a replica has it as an attribute alone.
-            stored = self._parameters.get(slot.parameter)
-            raw: Tensor = getattr(self, slot.parameter) if stored is None else stored
-            if raw.shape != slot.shape:
-                checks.fail(slot.parameter, f"a parameter of shape {tuple(slot.shape)}", raw)
+            raw: Tensor | None = self._parameters.get(name)
+            raw = getattr(self, name) if raw is None else raw
+            if raw.shape != shape:
+                checks.fail(name, f"a parameter of shape {tuple(shape)}", raw)
             if raw.dtype != dtype or raw.device != X.device:
                 raw = raw.to(device=X.device, dtype=dtype)
-            assert slot.learned is not None
-            found[name] = Raw(raw, slot.learned.transform or "")
-        if found.get("scale") == 1.0:
-            found["scale"] = None
-        return Coefficients(**found)  # type: ignore[arg-type] # names are those of the class
+            found.append(raw)
+        return Coefficients(*found, self._transforms)  # type: ignore[arg-type] # of a rho and scale None
 
     def raw_parameters(self) -> dict[str, Tensor]:
         """Return the parameters behind the learned coefficients, by the names of these."""

@@ -151,7 +151,8 @@ class UOTPooling(CoefficientPooling):
         q0: Tensor | None,
     ) -> tuple[backends.Backend, Call]:
         """Validate, and return what is to be solved and who solves it."""
-        checks.tensor("X", X, "a floating tensor (B, N, D), or (M, D) with index or ptr")
+        if not isinstance(X, Tensor):
+            as_sets(X, index, ptr, dim_size, mask)  # refuses it
         kernel = backends.choose(X, self.solver, self.impl)
         has_priors = self.p0 is not None or self.q0 is not None or q0 is not None  # they read at least float32
         raw = kernel.reads_raw and not has_priors
@@ -255,7 +256,7 @@ class UOTPooling(CoefficientPooling):
         if self._slots["scale"] != self._slot("scale", 1.0):
             scales = self.scales()
             known["scale"] = [_rounded(value) for value in (scales.min(), scales.median(), scales.max())]
-        steps = max(self.solver.steps, 1)
+        steps = max(self.solver.K, 1)
         weights = {name: value.expand(steps) for name, value in self.coefficients().items()}
         return known | {"weights": {name: [round(float(v), 6) for v in w] for name, w in weights.items()}}
 

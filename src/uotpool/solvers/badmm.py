@@ -50,13 +50,13 @@ class BregmanADMM(Solver):
     K: int = DEFAULT_K
     uses_rho = True
 
+    @property
+    def kernel(self) -> str:  # type: ignore[override]
+        return "badmm-e" if self.regularizer == ENTROPIC else "badmm-q"
+
     def __post_init__(self) -> None:
         checks.one_of("regularizer", self.regularizer, REGULARIZERS)
         check_steps(self.K)
-
-    @property
-    def steps(self) -> int:
-        return self.K
 
     def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
         # log S is divided by alpha0 + rho, log mu and log eta by alpha1 + rho and alpha2 + rho; Z is left. The rho

@@ -76,11 +76,8 @@ class Solver(ABC):
     output = "equation"  # "code": D sum_n X P, see `published`
     uses_rho = False
     is_exact = True  # whether its fixed point is the optimum
-
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """The number K of unrolled steps; 1 for a solver that converges."""
+    kernel = ""  # what the fused kernels call it; "" where they have none
+    K = 1  # number of unrolled steps; 1 for a solver that converges, whose coefficients have one value
 
     @property
     def converges(self) -> bool:

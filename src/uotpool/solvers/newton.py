@@ -58,10 +58,6 @@ class Newton(Solver):
         checks.count("max_iter", self.max_iter, 1)
 
     @property
-    def steps(self) -> int:
-        return 1
-
-    @property
     def converges(self) -> bool:
         return True
 

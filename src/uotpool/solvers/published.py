@@ -50,10 +50,6 @@ class Sinkhorn(Solver):
         check_steps(self.K)
         checks.one_of("output", self.output, ("equation", "code"))
 
-    @property
-    def steps(self) -> int:
-        return self.K
-
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log P of free mass."""
         return _sinkhorn(problem)
@@ -79,10 +75,6 @@ class BregmanADMM(Solver):
         checks.one_of("regularizer", self.regularizer, REGULARIZERS)
         check_steps(self.K)
         checks.one_of("output", self.output, ("equation", "code"))
-
-    @property
-    def steps(self) -> int:
-        return self.K
 
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log P^(K)."""

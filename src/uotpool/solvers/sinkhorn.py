@@ -20,13 +20,10 @@ class Sinkhorn(Solver):
     """
 
     K: int = DEFAULT_K
+    kernel = "sinkhorn"
 
     def __post_init__(self) -> None:
         check_steps(self.K)
-
-    @property
-    def steps(self) -> int:
-        return self.K
 
     def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
         return alpha0, alpha0

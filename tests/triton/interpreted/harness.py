@@ -10,13 +10,13 @@ import triton
 
 from tests.kernels.harness import Problem, randn
 from uotpool.backends.triton import launch
-from uotpool.backends.triton.launch import Tile
 
 
-def small_tile(D: int, itemsize: int, entries: int) -> Tile:
+def small_tile(D: int, itemsize: int, entries: int) -> dict[str, int]:
     """Return a tile of eight rows."""
     width = max(triton.next_power_of_2(D), 16)
-    return Tile(2, width // min(width, 64), 4, min(width, 64), 4)
+    BL = min(width, 64)
+    return {"R": 2, "C": width // BL, "W": 4, "BL": BL, "num_warps": 4}
 
 
 @contextmanager

@@ -20,14 +20,14 @@ X = torch.rand(2, 4, D, generator=torch.Generator().manual_seed(0))
 
 
 @triton.jit
-def off_by_ten_percent(y):
-    """Stand in for `sum_d`, of which it is no longer right."""
-    return tiles.sum_d(y) * 1.1
+def off_by_ten_percent(SCALE, d, here, STEP, CT):
+    """Return what `tiles.scale_of` should not."""
+    return tiles.scale_of(SCALE, d, here, STEP, CT) * 1.1
 
 
 @triton.jit
-def broken(y):
-    return y.there_is_no_such_method()
+def broken(SCALE, d, here, STEP, CT):
+    return SCALE.there_is_no_such_method()
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def test_auto_tests_once(monkeypatch):
 
 @pytest.mark.parametrize("kernel", [off_by_ten_percent, broken])
 def test_a_wrong_kernel_is_not_used(monkeypatch, kernel):
-    monkeypatch.setattr(forward, "sum_d", kernel)
+    monkeypatch.setattr(forward, "scale_of", kernel)
     with pytest.warns(UserWarning, match="self-test"), torch.no_grad():
         values = pooled()
     with warnings.catch_warnings():
@@ -85,7 +85,7 @@ def test_a_wrong_kernel_is_not_used(monkeypatch, kernel):
 
 
 def test_a_wrong_derivative_leaves_values(monkeypatch):
-    monkeypatch.setattr(backward, "sum_d", off_by_ten_percent)
+    monkeypatch.setattr(backward, "scale_of", off_by_ten_percent)
     with torch.no_grad():
         assert same(pooled(), pooled("triton"))
     with pytest.warns(UserWarning, match="self-test"):
@@ -107,7 +107,7 @@ def test_running_out_of_memory_is_no_verdict(monkeypatch):
 
 def test_trust_by_the_environment(monkeypatch):
     monkeypatch.setenv("UOTPOOL_SELF_TEST", "0")
-    monkeypatch.setattr(forward, "sum_d", off_by_ten_percent)
+    monkeypatch.setattr(forward, "scale_of", off_by_ten_percent)
     assert same(pooled(), pooled("triton"))
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from uotpool import checks
 from uotpool.backends.cpu import library
 from uotpool.backends.ops import FIXED, SLOTS, Arguments, FusedBackend, Grouping
-from uotpool.backends.tensors import differentiated_in_reverse
+from uotpool.backends.tensors import all_eager, differentiated_in_reverse
 from uotpool.sets import DenseSets, RaggedSets, Sets
-from uotpool.solvers import BregmanADMM, Sinkhorn, Solver
+from uotpool.solvers import Solver
 
 DTYPES = {torch.float32: 0, torch.float64: 1}
 MAX_THREADS = 4096  # that the library takes
@@ -30,20 +30,18 @@ class CpuBackend(FusedBackend):
     def why_not(self, X: Tensor, solver: Solver) -> str:
         if not X.is_cpu:
             return "takes tensors on the CPU"
-        if type(solver) not in (Sinkhorn, BregmanADMM):
+        if not solver.kernel:
             return f"has no kernel for {solver}"
-        if solver.steps == 0:
+        if solver.K == 0:
             return "has nothing to solve with K = 0"
         if not differentiated_in_reverse():
             return "is not used under torch.func, forward-mode AD, torch.jit.trace and ONNX export"
-        if reason := library.missing():
-            return f"cannot be used: {reason}"
-        return ""
+        return "" if library.forward is not None else f"cannot be used: {library.missing()}"
 
     def takes(self, a: Arguments) -> bool:
         return a.X.dtype in DTYPES and a.X.is_cpu and a.present is None and a.solver in library.SOLVERS
 
-    def grouping(self, X: Tensor, sets: Sets, *, eager: bool) -> Grouping:
+    def grouping(self, X: Tensor, sets: Sets) -> Grouping:
         if isinstance(sets, DenseSets):
             N = X.shape[1]
             if sets.present is None:
@@ -58,14 +56,14 @@ class CpuBackend(FusedBackend):
             index, N = sets.index.contiguous(), 0
         present = None if sets.present is None else sets.present.reshape(-1).contiguous()
         rows = X.reshape(-1, X.shape[-1])
-        group = _group if eager else torch.ops.uotpool.group
+        group = _group if all_eager((X,)) else torch.ops.uotpool.group
         ptr, order = group(rows, index, present, sets.num_sets, N)
         return ptr, order, None, 0
 
     def forward(self, a: Arguments, *, save: bool) -> list[Tensor]:
-        out = a.X.new_empty(a.output_shape())
+        out = a.X.new_empty(a.X.shape if a.plan else (a.num_sets, a.X.shape[-1]))
         if out.numel() > 0:  # else the library would look at every set, and there can be 2^40 without a row
-            _call(a, library.load().uotpool_forward, 0, out.data_ptr(), 0, 0, 0, [])  # type: ignore[union-attr]
+            _call(a, library.forward, 0, out.data_ptr(), 0, 0, 0, [])
         return [out]
 
     def backward(
@@ -76,8 +74,7 @@ class CpuBackend(FusedBackend):
             return [None if t is None or not w else torch.zeros_like(t) for t, w in pairs]
         found = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
         addresses = [0 if t is None else t.data_ptr() for t in found]
-        backward = library.load().uotpool_backward  # type: ignore[union-attr] # it has run forward
-        _call(a, backward, dout.data_ptr(), 0, *addresses[:3], addresses[3:])
+        _call(a, library.backward, dout.data_ptr(), 0, *addresses[:3], addresses[3:])
         return found
 
 

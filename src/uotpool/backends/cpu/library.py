@@ -187,3 +187,7 @@ def _solvers() -> dict[str, int]:
 
 
 SOLVERS = _solvers()
+# What a call needs of the library; None where `missing` has a reason.
+forward, backward = (
+    None if _library is None or _mistake else getattr(_library, f"uotpool_{name}") for name in ("forward", "backward")
+)

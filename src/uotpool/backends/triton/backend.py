@@ -85,6 +85,7 @@ class TritonBackend(FusedBackend):
 
     name = "triton"
     reads_raw = True
+    is_trusted = False
 
     def unavailable(self) -> str:
         return _REASON
@@ -96,7 +97,7 @@ class TritonBackend(FusedBackend):
             return f"cannot be used: {_REASON}"
         if type(solver) is not Sinkhorn:
             return f"has kernels for Sinkhorn alone, got {solver}"
-        if solver.steps == 0:
+        if solver.K == 0:
             return "has nothing to solve with K = 0"
         if not differentiated_in_reverse():
             return "is not used under torch.func, forward-mode AD, torch.jit.trace and ONNX export"
@@ -122,7 +123,7 @@ class TritonBackend(FusedBackend):
         on_gpu = a.X.is_cuda or (_INTERPRETED and a.X.is_cpu)
         return on_gpu and a.X.dtype in DTYPES and a.X.shape[-1] <= MAX_COLUMNS and a.solver == "sinkhorn"
 
-    def grouping(self, X: Tensor, sets: Sets, *, eager: bool) -> Grouping:
+    def grouping(self, X: Tensor, sets: Sets) -> Grouping:
         """An index is sorted on its device: no size depends on its values, so we never wait for a GPU."""
         present = None if sets.present is None else sets.present.reshape(-1).contiguous()
         if isinstance(sets, DenseSets):

@@ -25,21 +25,12 @@ MERGED_CHUNKS = 16  # at once
 MERGED_COLUMNS = 32  # of a program
 
 
-class Tile(NamedTuple):
-    """The shape (R, C, W, BL) of a tile, see `kernels.tiles`, and the warps of `LANES` of a program."""
-
-    R: int
-    C: int
-    W: int
-    BL: int
-    warps: int
-
-
-def tile(D: int, itemsize: int, entries: int) -> Tile:
-    """Return a tile with about so many entries in a thread, of float64 half as many.
+def tile(D: int, itemsize: int, entries: int) -> dict[str, int]:
+    """Return the shape of a tile (see `kernels.tiles`) with about so many entries in a thread, and its warps.
 
     Up to 16 entries of a row are in one thread, so that what is done for each row is shared by many; but half a
-    warp at least has a row, for loads without gaps. A wider row goes over several warps.
+    warp at least has a row, for loads without gaps. A wider row goes over several warps. A thread has half as
+    many of float64, which takes two registers.
     """
     vector, most = max(1, VECTOR // itemsize), 16
     if itemsize == 8:
@@ -50,7 +41,8 @@ def tile(D: int, itemsize: int, entries: int) -> Tile:
     BL = width // C
     while BL > LANES * vector * warps:
         warps *= 2
-    return Tile(max(1, entries // (C * vector)), C, warps * LANES * vector // BL, BL, warps)
+    R, W = max(1, entries // (C * vector)), warps * LANES * vector // BL
+    return {"R": R, "C": C, "W": W, "BL": BL, "num_warps": warps}
 
 
 class Saved(NamedTuple):
@@ -185,9 +177,9 @@ def _values(p: Arguments, saved: Saved, entries: int) -> dict[str, Any]:
 
 def _tile(p: Arguments, entries: int) -> dict[str, int]:
     """Return the shape of a tile, and the warps of this GPU that have the lanes of its warps."""
-    *shape, warps = tile(p.X.shape[-1], p.X.element_size(), entries)
+    shape = tile(p.X.shape[-1], p.X.element_size(), entries)
     lanes = torch.cuda.get_device_properties(p.X.device).warp_size if p.X.is_cuda else LANES
-    return {**dict(zip(Tile._fields, shape, strict=False)), "num_warps": max(1, warps * LANES // lanes)}
+    return shape | {"num_warps": max(1, shape["num_warps"] * LANES // lanes)}
 
 
 def _new(p: Arguments, *shape: int) -> Tensor:

@@ -97,21 +97,19 @@ def _with_index(device: torch.device) -> torch.device:
 
 def _verdict(subject: Subject, gradients: bool) -> str:
     with _lock:
-        if (subject, gradients) not in _verdicts:
-            if gradients and _verdicts.get((subject, False)):  # warned of already
-                _verdicts[subject, True] = _verdicts[subject, False]
-                return _verdicts[subject, True]
+        reason = _verdicts.get((subject, False)) or _verdicts.get((subject, gradients))
+        if reason is None:
             values, derivatives = _compare(subject, gradients)
             _verdicts[subject, False] = values
-            if gradients:
-                _verdicts[subject, True] = values or derivatives
-            if values or derivatives:
+            reason = values or derivatives
+            _verdicts[subject, gradients] = reason
+            if reason:
                 warnings.warn(
                     f"uotpool: the Triton kernels failed their self-test for {subject}; the reference is used: "
-                    f"{values or derivatives}. Please report this with the output of `uotpool info`.",
+                    f"{reason}. Please report this with the output of `uotpool info`.",
                     stacklevel=2,
                 )
-        return _verdicts[subject, gradients]
+        return reason
 
 
 def _compare(subject: Subject, gradients: bool) -> tuple[str, str]:

@@ -67,13 +67,6 @@ def backward_pass(
     a_rows, a1, a2 = weights_of(WEIGHTS, K, k - 1)
     tau2 = a2 / (a_rows + a2)
     a = a_rows
-    largest = a * 0.0
-    total = a * 0.0
-    moment = a * 0.0
-    by_sum = top
-    mean = top
-    m = top
-    parts = PARTS + slot * 5 * K
     by_a = a * 0.0
     if WAY == 2:
         largest = tl.load(HEAD + b)
@@ -131,6 +124,7 @@ def backward_pass(
         du += tl.sum(g, axis=0, keep_dims=True)
         da_rows += sum_rc(g * y)
     tl.store(PD + slot * D + d, tl.sum(du, axis=2, keep_dims=True), mask=here)
+    parts = PARTS + slot * 5 * K
     by_a -= tl.sum(da) / a
     by_a_rows = tau2 * tl.sum(dq) - tl.sum(da_rows) / a_rows
     by_tau2 = tl.sum(dtau2) / ((a_rows + a2) * (a_rows + a2))
@@ -178,11 +172,6 @@ def backward_finish(
     at_set = b * D + d
     scale = scale_of(SCALE, d, here, STEP, CT)
     top = tl.load(TOP + at_set, mask=here, other=0.0)
-    a0 = tl.load(WEIGHTS)
-    moment = a0 * 0.0
-    share = top
-    m = top
-    mean = top
     if PLAN:
         moment = sum_of_chunks(PARTIAL, PTR, b, M, N, CHUNK, CT)
     else:
@@ -229,7 +218,7 @@ def backward_finish(
         if DX is not None:
             tl.store(DX + row * D + d, tl.where(live, dx, 0.0), mask=inside & here)
     by_scale = tl.sum(ds, axis=2, keep_dims=True)
-    by_a = -tl.sum(da) / a0
+    by_a = -tl.sum(da) / tl.load(WEIGHTS)
     parts = PARTS + slot * 5 * K
     if is_first:
         by_a += of_columns(tl.load(DL + at_set, mask=here, other=0.0), SUMS, at_set, here, FAST)

@@ -1,0 +1,56 @@
+"""The kernels compile for GPUs that are not here: the interpreter accepts what the compiler refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", reason="the package triton is not installed")
+compiler = pytest.importorskip("triton.backends.compiler")
+
+TARGETS = {"A100": ("cuda", 80, 32), "MI300": ("hip", "gfx942", 64)}
+TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.int64: "*i64", torch.uint8: "*u8", int: "i32"}
+
+
+def launches(monkeypatch, plan):
+    """Return the kernels of a call, forward and backward, with their arguments, instead of running them."""
+    from uotpool.backends.triton import launch
+    from uotpool.backends.triton.ops import Arguments
+
+    calls = []
+    monkeypatch.setattr(
+        launch, "_launch", lambda kernel, grid, values, **more: calls.append((kernel, values | more))
+    )
+    X, ptr, present = torch.empty(9, 40).half(), torch.tensor([0, 4, 9]), torch.ones(9, dtype=torch.bool)
+    priors = (torch.empty(2, 40), torch.empty(9)) if plan else (None, None)
+    p = Arguments(X, ptr, None, present, 0, *priors, torch.empty(3, 2), torch.empty(40), 2, plan)
+    out, saved = launch.forward(p)
+    launch.backward(out, p, saved, [True] * 5)
+    return calls
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("plan", [False, True])
+def test_every_kernel_compiles(monkeypatch, tmp_path, plan, target):
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    backend, _, _ = TARGETS[target]
+    names = set()
+    for kernel, values in launches(monkeypatch, plan):
+        signature, constants = {}, {}
+        for parameter in kernel.params:
+            value = values[parameter.name]
+            fixed = parameter.is_constexpr or value is None
+            if fixed:
+                constants[parameter.name] = value
+            kind = value.dtype if isinstance(value, torch.Tensor) else type(value)
+            signature[parameter.name] = "constexpr" if fixed else TYPES[kind]
+        constants |= {"FAST": backend == "cuda"} if "FAST" in constants else {}
+        source = triton.compiler.ASTSource(kernel, signature, constants)
+        options = {"num_warps": values["num_warps"]}
+        made = triton.compile(source, target=compiler.GPUTarget(*TARGETS[target]), options=options)
+        assert made.asm["cubin" if backend == "cuda" else "hsaco"]
+        names.add(kernel.__name__)
+    passes = {"first_pass", "forward_pass", "backward_pass", "backward_finish"} | (
+        {"plan_pass"} if plan else set()
+    )
+    assert names == passes | {"forward_merge", "backward_merge"}
