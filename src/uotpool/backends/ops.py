@@ -213,15 +213,30 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         (a, saved), wanted = _saved(ctx), list(ctx.needs_input_grad[2:])
-        # Compiled autograd traces this, and with is_grads_batched=True `dout` has no memory: the dispatcher then runs
-        # an operator for each direction.
-        if torch.compiler.is_compiling() or not torch._C._has_storage(dout):
+        if torch.compiler.is_compiling():  # compiled autograd traces this
             found = _by_operator(dout, a, saved, wanted)
+        elif not torch._C._has_storage(dout):
+            found = _each_direction(ctx.kernel, dout, a, saved, wanted)
         elif torch.is_grad_enabled():  # under create_graph=True alone
             found = _Once.apply(ctx.kernel, a, saved, wanted, dout, *a.differentiable())
         else:
             found = ctx.kernel.backward(materialize(dout), a, saved, wanted)
         return None, None, *found
+
+
+def _each_direction(
+    kernel: FusedBackend, dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[bool]
+) -> list[Tensor | None]:
+    """Run the backward pass for each direction of torch.autograd.grad(..., is_grads_batched=True).
+
+    torch does that itself for operators without lists of tensors.
+    """
+    level = torch._C._vmapmode_increment_nesting() - 1  # that of the caller
+    torch._C._vmapmode_decrement_nesting()
+    directions = torch._remove_batch_dim(dout, level, 0, 0)
+    each = [kernel.backward(materialize(direction), a, saved, wanted) for direction in directions]
+    columns = zip(*each, strict=True)
+    return [None if x[0] is None else torch._add_batch_dim(torch.stack(x), 0, level) for x in columns]  # type: ignore[arg-type]
 
 
 class _Once(torch.autograd.Function):
@@ -371,15 +386,3 @@ def _differentiate(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 _solve_op.register_autograd(_differentiate, setup_context=_setup)
 _backward_op.register_autograd(_refuse)
-
-
-def _batched(info: Any, in_dims: tuple[Any, ...], dout: Tensor, *rest: Any) -> tuple[list[Tensor], list[int]]:
-    """Run the operator once for each direction of torch.autograd.grad(..., is_grads_batched=True)."""
-    directions = dout.movedim(in_dims[0], 0).unbind()
-    each = [torch.ops.uotpool.solve_backward(direction, *rest) for direction in directions]
-    results = [torch.stack(parts) for parts in zip(*each, strict=True)]
-    return results, [0] * len(results)
-
-
-if hasattr(torch.library, "register_vmap"):  # torch 2.5 and newer
-    torch.library.register_vmap("uotpool::solve_backward", _batched)
