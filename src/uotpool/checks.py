@@ -69,6 +69,8 @@ def describe(x: object) -> str:
         return f"{article} {kind}{dtype} tensor of shape {tuple(x.shape)} on {x.device}"
     if _is_numpy(x):
         return f"a NumPy array of {x.dtype} and shape {x.shape}"  # type: ignore[attr-defined]
+    if isinstance(x, dict):
+        return f"a dict with the keys {', '.join(map(repr, x))}"[:100]
     if _is_tensors(x):
         return f"a {type(x).__name__} of {len(x)} tensors"  # type: ignore[arg-type]
     text = repr(x)
@@ -197,12 +199,12 @@ def _range(dtype: torch.dtype, positive: bool) -> tuple[float, float]:
     return info.tiny if positive else 0.0, info.max
 
 
-def count(name: str, x: Any, least: int, also: str = "") -> int:
-    accepted = f"an integer >= {least}{also}"
+def count(name: str, x: Any, least: int, *, most: int | None = None) -> int:
+    accepted = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
     whole = isinstance(x, (numbers.Integral, torch.SymInt)) and not isinstance(x, bool)
     if not whole:
         fail(name, accepted, x, TypeError)
-    if x < least:
+    if x < least or (most is not None and x > most):
         fail(name, accepted, x)
     return x
 

@@ -20,11 +20,12 @@ except ModuleNotFoundError as error:
 from uotpool import checks
 from uotpool import nn as layers
 from uotpool.nn import config as configs
+from uotpool.nn.wrapper import PoolWrapper, Restore
 
 TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 
 
-class UOTPooling(Module):
+class UOTPooling(PoolWrapper, Module):
     """`uotpool.UOTPooling` as a module of sentence-transformers, in the place of its `Pooling`.
 
     `model[1] = UOTPooling(model.get_embedding_dimension(), scale=Learned(0.0))` swaps the mean pooling of
@@ -39,7 +40,7 @@ class UOTPooling(Module):
             `config.json`, so a prior that is a module of your own is refused.
 
     Attributes:
-        pool: the layer. `module.pool.scores(X, mask=mask)` says which tokens it looks at.
+        pool: the layer. `module.scores(features)` says which tokens it looks at.
     """
 
     def __init__(self, embedding_dimension: int, include_prompt: bool = True, **options: Any) -> None:
@@ -70,19 +71,22 @@ class UOTPooling(Module):
                 it has, a number or a tensor with one or one per sentence.
             **kwargs: ignored; the package passes options of `encode` to modules that know them.
         """
+        features["sentence_embedding"] = self.pool(**self._sets(features)[0])
+        return features
+
+    def _sets(self, features: dict[str, Any]) -> tuple[dict[str, Any], Restore]:  # type: ignore[override]
+        if not isinstance(features, Mapping):
+            checks.fail("features", "the features of a batch, a dict", features, TypeError)
         X = self._tokens(features)
         skip = None if self.include_prompt else features.get("prompt_length")
         if OFFSETS in features:
             flat, ptr = X[0], features[OFFSETS]
             mask = None if skip is None else _after_prompt_flat(ptr, len(flat), skip)
-            pooled = self.pool(flat, ptr=ptr, mask=mask)
-        else:
-            mask = _checked_mask(features.get(MASK), X)
-            if skip is not None:
-                mask = _after_prompt(X, mask, skip)
-            pooled = self.pool(X, mask=mask)
-        features["sentence_embedding"] = pooled
-        return features
+            return {"X": flat, "ptr": ptr, "mask": mask}, lambda values: values.unsqueeze(0)
+        mask = _checked_mask(features.get(MASK), X)
+        if skip is not None:
+            mask = _after_prompt(X, mask, skip)
+        return {"X": X, "mask": mask}, lambda values: values
 
     def _tokens(self, features: Mapping[str, Any]) -> Tensor:
         """Return the token embeddings; refuse features from which this module cannot pool."""
@@ -117,6 +121,16 @@ class UOTPooling(Module):
         dim = options.pop("dim")
         return {"embedding_dimension": dim, "include_prompt": self.include_prompt, **options}
 
+    def get_config(self) -> dict[str, Any]:
+        return self.get_config_dict()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **options: Any) -> Self:
+        merged = {**config, **options}
+        dim, include_prompt = merged.pop("embedding_dimension"), merged.pop("include_prompt", True)
+        arguments = configs.options(layers.UOTPooling, {"dim": dim, **merged}, {})
+        return cls(arguments.pop("dim"), include_prompt, **arguments)
+
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the options to `config.json` and the weights beside it."""
         self.save_config(output_path)
@@ -147,9 +161,7 @@ class UOTPooling(Module):
                 f"{model_name_or_path}: expected {cls.config_file_name} of a saved UOTPooling in the folder "
                 f"{subfolder!r}, got {config or 'none'}: save the model with model.save(path)"
             )
-        dim, include_prompt = config.pop("embedding_dimension"), config.pop("include_prompt", True)
-        options = configs.options(layers.UOTPooling, {"dim": dim, **config}, {})
-        module = cls(options.pop("dim"), include_prompt, **options)
+        module = cls.from_config(config)
         cls.load_torch_weights(model_name_or_path, **where, model=module)
         return module
 

@@ -17,9 +17,10 @@ except ModuleNotFoundError as error:
 from uotpool import checks
 from uotpool.nn import UOTPooling
 from uotpool.nn.replace import AS_MEAN
+from uotpool.nn.wrapper import PoolWrapper, Restore
 
 
-class TokenPooling(nn.Module):
+class TokenPooling(PoolWrapper, nn.Module):
     """`UOTPooling` of the tokens of a transformer without the first ones; `fill_attn_pool` makes one.
 
     Args:
@@ -30,6 +31,8 @@ class TokenPooling(nn.Module):
         **options: options of `UOTPooling`.
     """
 
+    _options = ("prefix", "skip")
+
     def __init__(self, dim: int, prefix: int = 0, skip: int = 0, **options: Any) -> None:
         super().__init__()
         self.prefix, self.skip = checks.count("prefix", prefix, 0), checks.count("skip", skip, 0)
@@ -39,13 +42,9 @@ class TokenPooling(nn.Module):
         """Pool tokens as the model hands them to this place, (B, N, D) -> (B, D)."""
         return self.pool(x[:, self.skip :])
 
-    def plan(self, features: Tensor) -> Tensor:
-        """Return the plan of the tokens that are pooled, (B, N - prefix, D), from all of `forward_features`."""
-        return self.pool.plan(features[:, self.prefix :])
-
-    def scores(self, features: Tensor, **options: Any) -> Tensor:
-        """Return the scores of the tokens that are pooled, (B, N - prefix), as `UOTPooling.scores` does."""
-        return self.pool.scores(features[:, self.prefix :], **options)
+    def _sets(self, features: Tensor) -> tuple[dict[str, Any], Restore]:  # type: ignore[override]
+        """Plans and scores are of the tokens that are pooled, (B, N - prefix, ...), from all of `forward_features`."""
+        return {"X": features[:, self.prefix :]}, lambda values: values
 
     def extra_repr(self) -> str:
         return f"prefix={self.prefix}, skip={self.skip}"

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
-from uotpool.inputs import as_sets
+from uotpool.inputs import as_sets, in_layout_of
+from uotpool.nn.scores import Output, direction
 from uotpool.sets import DenseSets, Sets
 
 
@@ -109,6 +110,54 @@ class Pooling(nn.Module):
         raise NotImplementedError(
             f"{type(self).__name__} has no method _pool(X, sets), which every pooling defines"
         )
+
+    @torch.no_grad()
+    def scores(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+        output: Output | None = None,
+    ) -> Tensor:
+        """Return what each sample counts for, for heat maps, in the layout of X without its features.
+
+        Args:
+            X, index, ptr, dim_size, mask: as in `forward`.
+            output: None for the attention of the pooling, which adds up to 1 in each set, where it has one (the mean
+                over its heads). Otherwise a function from the pooled vectors (B, out_dim) to one number per set,
+                (B,) or (B, 1), or several, (B, C), or its derivative by these, (out_dim,), (B, out_dim) or (B, C,
+                out_dim): the score is then x_n times the derivative of the output by x_n, which need not add up to
+                the output.
+
+        Returns:
+            (B, N), or (M,), in at least float32, without a graph; 0 at absent samples; (B, N, C) or (M, C) for
+            several outputs.
+        """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
+        if output is None:
+            return in_layout_of(X, self._attention_of(rows, sets))
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = rows.detach().clone().requires_grad_()
+            y = self._forward(leaf, leaf, sets)
+            g = direction(y.detach().to(X.dtype), output).to(y.dtype)
+            several = g.unbind(1) if g.dim() == 3 else [g]
+            maps = [(leaf * torch.autograd.grad((y * one).sum(), leaf, retain_graph=True)[0]).sum(-1) for one in several]
+        found = torch.stack(maps, dim=-1) if g.dim() == 3 else maps[0]
+        return in_layout_of(X, found.detach())
+
+    def _attention_of(self, rows: Tensor, sets: Sets) -> Tensor:
+        with no_autocast(rows.device.type):
+            attention = self._in_precision_of(rows)._attention(rows, sets)
+        if attention is None:
+            accepted = "a function of the pooled vectors, such as lambda y: head(y)[:, 1], or its derivative"
+            raise ValueError(f"output: expected {accepted}, as {type(self).__name__} has no attention, got None")
+        return attention.squeeze(-1)
+
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor | None:
+        """Return the weight of each sample, shape v of `sets`, 0 at absent ones; None where there is none."""
+        return None
 
     def fit(
         self,

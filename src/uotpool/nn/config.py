@@ -65,3 +65,8 @@ def _prior(name: str, prior: nn.Module | None) -> Any:
         return "learned" if hidden == prior.dim else {"hidden": hidden}
     way_out = f"make the layer with {name}=... yourself, and load its state"
     raise ValueError(f"{name}: expected None or a prior of this package in a config ({way_out}), got {prior}")
+
+
+def plain(value: Any) -> Any:
+    """Return tuples as lists, as JSON has them."""
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -7,7 +7,7 @@ positions in global pooling, those of each output in local pooling.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from uotpool import checks
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
+from uotpool.nn.wrapper import PoolWrapper, Restore
 
 Size = int | Sequence[int]
+MAX_SIZE = 2**31  # of a window or a step, beyond which positions overflow
 OutputSize = int | None | Sequence[int | None]
 
 
-class _WindowPool(nn.Module, ABC):
+class _WindowPool(PoolWrapper, nn.Module, ABC):
     """The base class of the layers; a subclass says which windows there are."""
 
     _axes: int  # spatial dimensions
@@ -38,14 +40,42 @@ class _WindowPool(nn.Module, ABC):
         return y if x is batch else y.squeeze(0)
 
     def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, `(B, C, *output, *window)`, of mass 1 and 0 outside the input."""
+        """Return the plan of each window, `(B, C, *output, *window)`, in at least float32, 0 outside the input.
+
+        Where the output is 1, in the shape of x.
+        """
+        return super().plan(x)
+
+    def scores(self, x: Tensor, *, output: Tensor | Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return what each position of a window counts for, `(B, *output, *window)`; `(B, *spatial)` where the output is 1.
+
+        Args:
+            x: as in `forward`.
+            output: as in `UOTPooling.scores`; the pooled vectors of its function are those of all windows,
+                (B * windows, C).
+        """
+        return super().scores(x, output=output)
+
+    def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:  # type: ignore[override]
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
-        P = self.pool.plan(X, mask=present)  # (B * windows, positions, C)
         shape = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
-        P = _channels_second(P.reshape(batch.shape[0], *shape, P.shape[-1]))
-        return P if x is batch else P.squeeze(0)
+        if self._is_global():
+            shape = list(batch.shape[2:])
+
+        def restore(values: Tensor) -> Tensor:
+            result = values.reshape(batch.shape[0], *shape, *values.shape[2:])
+            return result if x is batch else result.squeeze(0)
+
+        return {"X": X, "mask": present}, restore
+
+    def _is_global(self) -> bool:
+        return False
+
+    def _features_in_place(self, P: Tensor) -> Tensor:
+        batched = P.dim() == 2 + self._axes * (1 if self._is_global() else 2)
+        return _channels_second(P) if batched else P.movedim(-1, 0)
 
     def _batch(self, x: Tensor) -> Tensor:
         spatial = ", ".join(("L",) if self._axes == 1 else ("D", "H", "W")[-self._axes :])
@@ -75,6 +105,8 @@ def _channels_second(y: Tensor) -> Tensor:
 
 
 class _LocalPool(_WindowPool):
+    _options = ("kernel_size", "stride", "padding", "ceil_mode")
+
     def __init__(
         self,
         dim: int,
@@ -90,6 +122,8 @@ class _LocalPool(_WindowPool):
         self.stride = self.kernel_size if stride is None else self._sizes("stride", stride, 1)
         self.padding = self._sizes("padding", padding, 0)
         self.ceil_mode = ceil_mode
+        if max(*self.kernel_size, *self.stride) > MAX_SIZE:
+            checks.fail("kernel_size, stride", f"at most {MAX_SIZE}", (kernel_size, stride))
         for size, pad in zip(self.kernel_size, self.padding, strict=True):
             if pad > size // 2:
                 checks.fail("padding", f"at most half of kernel_size={kernel_size}", padding)
@@ -122,6 +156,8 @@ class _LocalPool(_WindowPool):
 
 
 class _AdaptivePool(_WindowPool):
+    _options = ("output_size",)
+
     def __init__(self, dim: int, output_size: OutputSize = 1, **uot: Any) -> None:
         super().__init__(dim, uot)
         sizes = (
@@ -135,12 +171,8 @@ class _AdaptivePool(_WindowPool):
                 checks.fail("output_size", accepted, output_size)
         self.output_size = tuple(sizes)
 
-    def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, `(B, C, *output, *window)`, or in the shape of x where the
-        output is 1.
-        """
-        P = super().plan(x)
-        return P.reshape(x.shape) if all(n == 1 for n in self.output_size) else P
+    def _is_global(self) -> bool:
+        return all(n == 1 for n in self.output_size)
 
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         settings = zip(x.shape[2:], self.output_size, strict=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,31 @@ def logsumexp_d(Y: Tensor) -> Tensor:
     # them apart in rounding, is off by orders of magnitude in float32 for |Y| near 1e8.
     m = Y.detach().amax(-1, keepdim=True)
     return m + (Y - m).exp().sum(-1, keepdim=True).log()
+
+
+class Sorted(NamedTuple):
+    """The rows of each set in ascending order, feature by feature, one set after the other; absent rows are last.
+
+    Attributes:
+        rows: (rows, D); inf in absent ones.
+        first: the place of the first row of each set, (B, 1).
+        count: how many rows of it are present, (B, 1).
+    """
+
+    rows: Tensor
+    first: Tensor
+    count: Tensor
+
+    def at(self, rank: Tensor) -> Tensor:
+        """Return the values of a rank in each set, (B, D); `rank` is (B, 1), from 0, and taken as the nearest there is.
+
+        0 in sets without samples.
+        """
+        last = (self.count - 1).clamp_min(0)
+        place = (self.first + torch.minimum(rank.clamp_min(0), last)).squeeze(-1)
+        rows = torch.cat([self.rows, self.rows.new_zeros(1, self.rows.shape[1])])  # a row for sets without any
+        values = rows.index_select(0, torch.where(self.count.squeeze(-1) > 0, place, len(self.rows)))
+        return torch.where(self.count > 0, values, 0.0)
 
 
 class Sets(ABC):
@@ -57,6 +83,10 @@ class Sets(ABC):
     @abstractmethod
     def per_sample(self, q: Tensor) -> Tensor:
         """Bring (B, N) or (M,) to the shape of v."""
+
+    @abstractmethod
+    def sort_n(self, Y: Tensor) -> Sorted:
+        """Sort the samples of each set, feature by feature. Gradients follow the samples."""
 
     def squeeze(self, u: Tensor) -> Tensor:
         """Bring u to (B, D), or s to (B, 1)."""

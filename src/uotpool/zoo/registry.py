@@ -140,6 +140,10 @@ ENTRIES: dict[str, Entry] = {
     "gem-per-feature": Entry(
         "zoo.per_feature:GeMPerFeature", "(1/N sum_n max(x_nd, eps)^p_d)^(1/p_d)", "Radenovic et al. 2018"
     ),
+    "median": Entry("zoo.ranks:Quantile", "median_n x_nd", "", fixed=("q",), options=(("q", 0.5),)),
+    "quantile": Entry("zoo.ranks:Quantile", "quantile q of x_nd over n", "", options=(("q", 0.9),)),
+    "topk-mean": Entry("zoo.ranks:TopKMean", "mean of the k largest x_nd", "", options=(("k", 8),)),
+    "std": Entry("zoo.ranks:Std", "(1/N sum_n (x_nd - mean_n x_nd)^2)^(1/2)", ""),
     "half-mean-max": Entry(
         "zoo.per_feature:HalfMeanMax",
         "mean_n x_nd of the first half of the features, max_n x_nd of the others",

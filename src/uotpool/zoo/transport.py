@@ -12,6 +12,7 @@ from uotpool.nn.base import Pooling
 from uotpool.nn.clusters import enough, k_means, squared_distances
 from uotpool.sets import DenseSets, Sets, logsumexp_d
 from uotpool.sets.padding import pool_padded
+from uotpool.zoo.attention import MAX_STEPS
 
 
 def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -> Tensor:
@@ -63,7 +64,7 @@ class WEGL(Pooling):
         super().__init__(dim)
         self.out_dim = checks.count("references", references, 1) * dim
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
-        self.steps = checks.count("steps", steps, 1)
+        self.steps = checks.count("steps", steps, 1, most=MAX_STEPS)
         self.register_buffer("Z", torch.empty(references, dim))
         self.reset_parameters()
 
@@ -129,7 +130,7 @@ class OTK(Pooling):
         hidden = dim if hidden is None else checks.count("hidden", hidden, 1)
         self.out_dim = checks.count("references", references, 1) * hidden
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
-        self.steps = checks.count("steps", steps, 1)
+        self.steps = checks.count("steps", steps, 1, most=MAX_STEPS)
         self.anchors = nn.Parameter(torch.empty(hidden, dim))
         self.Z = nn.Parameter(torch.empty(references, hidden))
         self.register_buffer("log_s", torch.empty(()))
