@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 from dataclasses import replace
-from importlib import import_module
+from functools import lru_cache
+from importlib import import_module, metadata
 from typing import Any, NamedTuple
 
 from uotpool import checks
@@ -18,7 +19,7 @@ from uotpool.solvers import BY_NAME, Sinkhorn, Solver, published
 class Entry(NamedTuple):
     """A pooling of the registry."""
 
-    where: str  # module:class below uotpool
+    where: str  # module:class, below uotpool if it begins with zoo or nn
     formula: str
     paper: str  # authors and year; the class has the full citation
     source: str = "uotpool"  # where the code comes from
@@ -39,13 +40,19 @@ class Entry(NamedTuple):
         """Import and return the class."""
         module, _, name = self.where.partition(":")
         try:
-            found: type[Pooling] = getattr(import_module(f"uotpool.{module}"), name)
+            return _imported(f"uotpool.{module}" if module.startswith(("zoo.", "nn.")) else module, name)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "torch_geometric":
                 raise
             needs = "it needs PyTorch Geometric: install the extra `pyg`"
             raise ModuleNotFoundError(f"uotpool.zoo.{name}: {needs}", name=error.name) from error
-        return found
+
+
+def _imported(module: str, name: str) -> type[Pooling]:
+    found = getattr(import_module(module), name, None)
+    if not (inspect.isclass(found) and issubclass(found, Pooling)):
+        checks.fail("name", f"a subclass of uotpool.zoo.Pooling as {module}:{name}", found, TypeError)
+    return found  # type: ignore[no-any-return, return-value] # checked above
 
 
 LEE, ILSE, UOT = "Lee et al. 2016", "Ilse et al. 2018", "Cheng and Xu 2022"
@@ -190,9 +197,19 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
+GROUP = "uotpool.poolings"  # of entry points, by which another package adds poolings: name = "package.module:Class"
+
+
+@lru_cache
+def _added() -> dict[str, Entry]:
+    """Return the poolings that installed packages add."""
+    found = metadata.entry_points(group=GROUP)
+    return {point.name: Entry(point.value, "", "", point.module) for point in found if point.name not in ENTRIES}
+
+
 def names() -> list[str]:
-    """Return all names that `build` knows."""
-    return list(ENTRIES)
+    """Return all names that `build` knows. Beside these it takes "package.module:Class"."""
+    return [*ENTRIES, *_added()]
 
 
 SYNONYMS = {
@@ -207,23 +224,28 @@ SYNONYMS = {
 
 def entry(name: str) -> Entry:
     """Return the entry of a name; raise an error with the nearest names for an unknown one."""
-    if not isinstance(name, str) or name not in ENTRIES:
-        asked = str(name).lower()
-        near = [SYNONYMS[asked]] if asked in SYNONYMS else []
-        near += difflib.get_close_matches(asked, ENTRIES, n=3, cutoff=0.4)
-        hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
-        raise ValueError(
-            f"name: expected a pooling of uotpool.zoo, got {checks.describe(name)}{hint} "
-            f"(all: {', '.join(ENTRIES)})"
-        )
-    return ENTRIES[name]
+    if isinstance(name, str):
+        known = ENTRIES.get(name) or _added().get(name)
+        if known is not None:
+            return known
+        module, colon, attribute = name.partition(":")
+        if colon and all(part.isidentifier() for part in [*module.split("."), attribute]):
+            return Entry(name, "", "", module)
+    asked = str(name).lower()
+    near = [SYNONYMS[asked]] if asked in SYNONYMS else []
+    near += difflib.get_close_matches(asked, names(), n=3, cutoff=0.4)
+    hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
+    raise ValueError(
+        f"name: expected a pooling of uotpool.zoo or package.module:Class, got {checks.describe(name)}{hint} "
+        f"(all: {', '.join(names())})"
+    )
 
 
 def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Pooling:
     """Make a pooling by its name.
 
     Args:
-        name: one of `names()`; `uotpool poolings` lists them.
+        name: one of `names()`, which `uotpool poolings` lists, or "package.module:Class" for a pooling of your own.
         dim: number of features of a sample.
         hidden: width of the hidden layer, for the poolings that have one; default `dim`, but 4 `dim` for
             "map". The others ignore it, so that one can be put in the place of another by its name alone.
