@@ -4,10 +4,6 @@
 #include <atomic>
 
 #include "api.h"
-#include "coefficients.h"
-#include "refuse.h"
-#include "threads.h"
-#include "widen.h"
 
 namespace {
 
@@ -176,7 +172,7 @@ int run_bags(const Job &job, const Kernels &kernels) {
     return status.load();
 }
 
-// What all bags share is summed in the order of the bags, whoever worked on them: n numbers of each. `out` may be `each`.
+// What all bags share is summed in their order, whoever worked on them: n numbers of each. `out` may be `each`.
 template <class From, class To> void sum_in_order(const From *each, int64_t bags, int64_t n, To *out) {
     constexpr int64_t block = 64; // of numbers that lie together
     for (int64_t begin = 0; begin < n; begin += block) {
@@ -206,10 +202,10 @@ void sum_derivatives(const uotpool_call &c, const Job &job) {
         sum_in_order(job.dscale, c.B, job.scale_length, job.dscale);
         scale_derivatives(c, job.dscale);
     }
-    if (job.dlog_p0 && c.p0_shared && c.dtype == UOTPOOL_FLOAT32)
-        sum_in_order((const float *)job.dlog_p0, c.B, c.D, (float *)c.dlog_p0);
-    else if (job.dlog_p0 && c.p0_shared)
-        sum_in_order((const double *)job.dlog_p0, c.B, c.D, (double *)c.dlog_p0);
+    if (job.dlog_p0 && c.p0_shared)
+        with_type(c, [&](auto *type) {
+            sum_in_order((decltype(type))job.dlog_p0, c.B, c.D, (decltype(type))c.dlog_p0);
+        });
 }
 
 // What the kernels get of a valid call. Values and scales are to be made yet.

@@ -1,9 +1,50 @@
-// What the files of the C interface share.
+// What the files of the C interface have for each other.
 #pragma once
 
 #include <stdlib.h>
 
 #include "job.h"
+
+// --- refuse.cpp: what a call must be like before it is solved. Of its arrays only ptr and rows are read.
+
+struct Sizes {
+    int64_t rows; // coefficients of the solver
+    size_t item;
+};
+
+// Returns UOTPOOL_OK and fills in `sizes`, or says why the call cannot be solved; `sizes` then means nothing.
+int refuse(const uotpool_call &c, int backward, Sizes &sizes);
+
+// --- coefficients.cpp: coefficients and scales from what a call has for them, and the derivatives by that. To make a
+// few numbers of the parameters of a layer takes torch longer than a small bag takes us.
+
+// The coefficients of all steps, (rows, K), in the dtype of the call; fills the wanted ones of `dcoefficient` from the
+// derivatives by these.
+void make_coefficients(const uotpool_call &call, int64_t rows, void *values);
+void coefficient_derivatives(const uotpool_call &call, int64_t rows, const double *dvalues);
+
+// The scales, as many as the call has, likewise.
+void make_scales(const uotpool_call &call, void *scales);
+void scale_derivatives(const uotpool_call &call, const double *dscales);
+
+// --- widen.cpp: bag b of n samples, the first of them `first`, of float32 numbers that are too far apart for it,
+// solved by the kernels for double as Kernels::bag does it. A status.
+int solve_in_double(const Job &job, const Kernels &kernels, int64_t b, int64_t first, int64_t n, const Team &team);
+
+// --- threads.cpp: a small pool of threads. No OpenMP: torch brings its own, and two of them in a process get in each
+// other's way. Runs fn(context, i) for i = 0 .. tasks - 1 on up to `threads` threads, the caller among them. Tasks are
+// taken in order by whoever is free. If the pool is busy with another call, the caller does all of them itself.
+void run_tasks(int64_t tasks, int64_t threads, void (*fn)(void *context, int64_t i), void *context);
+
+// --- What the files of the C interface share.
+
+// f(null pointer to the floating type of the call).
+template <class F> void with_type(const uotpool_call &call, F f) {
+    if (call.dtype == UOTPOOL_FLOAT32)
+        f((float *)nullptr);
+    else
+        f((double *)nullptr);
+}
 
 #define UOTPOOL_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -14,10 +14,10 @@ template <class T> struct Duals {
 
 // Marginals that it finds: of P over features and of S over samples, with the log sums they are made of.
 template <class T> struct Marginals {
-    double a, rho, share; // log q = norm(lse + share (log eta - lse)); log p has 1/2
-    double both;          // f = both (lse - log q) - z2
     T *lse_d, *log_p, *p; // per feature
     T *lse_n, *log_q, *q; // per sample
+    double a = 0, rho = 0, share = 0; // log q = norm(lse + share (log eta - lse)); log p has 1/2
+    double both = 0;                  // f = both (lse - log q) - z2
 };
 
 template <class T, Place Where, bool Scaled> struct Badmm {
@@ -55,16 +55,8 @@ template <class T, Place Where, bool Scaled> struct Badmm {
     }
 
     Marginals<T> take_marginals(Arena &arena) const {
-        return {0,
-                0,
-                0,
-                0,
-                bag.per_feature(arena),
-                bag.per_feature(arena),
-                bag.per_feature(arena),
-                bag.per_sample(arena),
-                bag.per_sample(arena),
-                bag.per_sample(arena)};
+        return {bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena),
+                bag.per_sample(arena),  bag.per_sample(arena),  bag.per_sample(arena)};
     }
 
     void zero_d(T *a) const { memset(a, 0, size_t(bag.Dp) * sizeof(T)); }

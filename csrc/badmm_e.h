@@ -59,8 +59,8 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
     T *duS, *duP;         // column sums of the derivatives by Y of S and by log P
     T *dvY, *dvP, *dv;    // row sums: of the derivatives by both Y, and of G
 
-    // In log S all is divided by alpha0 + rho, in log mu and log eta, which take from log p and log q, by alpha1 + rho and
-    // alpha2 + rho. Z is left, alpha0 log S + f, and that in an update with rho far below alpha0 of the one before.
+    // In log S all is divided by alpha0 + rho, in log mu and log eta, which take from log p and log q, by alpha1 + rho
+    // and alpha2 + rho. What is left is Z, alpha0 log S + f.
     static Units units(const Source<T> &in, int64_t k) {
         const double a = in.weight(0, k), b = in.weight(1, k), c = in.weight(2, k), rho = in.weight(3, k);
         const double least = a < b ? a : b;

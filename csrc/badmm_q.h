@@ -232,16 +232,6 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
         return s;
     }
 
-    // f(Int<R>, first, buffers) for blocks of rows.
-    template <class F> UOTPOOL_INLINE void blocks(int64_t begin, int64_t end, F f) {
-        if constexpr (LARGE)
-            this->with_buffers(begin, end, f);
-        else
-            row_blocks(begin, end, [&](auto count, int64_t first) UOTPOOL_INLINED {
-                f(count, first, RowBuffers<T>{});
-            });
-    }
-
     // Through update k: from A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and
     // to dX. dmost is by the largest entry of the state that it led to.
     void reverse_update(int64_t k, double dmost, double &da, double &drho, double &daz) {
@@ -262,7 +252,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
             const int64_t Dp = bag.Dp;
             const T *const v = this->v, *const now = this->now, *const by_d = s.by_d;
             double with_P = 0, with_Pb = 0;
-            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
+            this->blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
                 const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, true);
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
@@ -330,7 +320,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
             const T *const u = this->u, *const by_d = s.by_d, *const by_n = s.by_n, *const tie_d = this->tie_d;
             const auto scale = bag.scale;
             double with_X = 0, with_S = 0, with_Pb_too = 0;
-            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
+            this->blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
                 const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, false);
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;

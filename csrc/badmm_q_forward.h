@@ -21,20 +21,19 @@
 namespace {
 
 template <class T> struct QuadraticState {
-    double az, most;  // most: max(P, S), of the update before
-    const T *E, *F;   // its matrices
-    T *by_d, *by_n;   // P = E by_d, S = F by_n
-    T *shift;         // log S = L + shift_n
+    T *by_d, *by_n; // P = E by_d, S = F by_n
+    T *shift;       // log S = L + shift_n
     Duals<T> duals;
-    // How many entries are as large as `most`; large bags: how many of each column of P and of each row of S.
-    int64_t tied;
-    T *tied_d, *tied_n;
+    T *tied_d, *tied_n; // large bags: how many of each column of P and of each row of S are as large as `most`
+    int64_t tied = 0;   // how many in all
+    double az = 0, most = 0;            // most: max(P, S), of the update before
+    const T *E = nullptr, *F = nullptr; // its matrices
 };
 
 // What stands for the columns in the formulas of the entries.
 template <class T> struct QuadraticColumns {
-    T *u, *before, *top; // of the P update; top: the largest of the column
-    T *u_S, *now;        // of the S update
+    T *by_x, *u, *before, *top; // of the P update; top: the largest of the column
+    T *u_S, *now;               // of the S update
 };
 
 template <class T> struct QuadraticPrimal {
@@ -60,8 +59,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
     T *L;        // (N, Dp): Y of the last update
     T *E;        // large bags: (N, Dp), E of the last update
     T *kept;     // large bags: L and E at the start of each segment but the first
-    T *v, *part; // small bags: what stands for the samples in the formulas
-    T *buffers;  // large bags: (threads, RowBuffers, 4, Dp)
+    T *buffers;  // large bags: (threads, RowBuffers, Dp)
     Slots slots;
 
     QuadraticForward(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
@@ -72,15 +70,10 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         T *first = LARGE ? nullptr : arena.take<T>(size); // S at the start, as F
         const QuadraticColumns<T> shared = take_columns(arena);
         for (int64_t k = 0; k < count; ++k) {
-            const QuadraticState<T> s = {0,
-                                         0,
-                                         nullptr,
-                                         nullptr,
-                                         bag.per_feature(arena),
+            const QuadraticState<T> s = {bag.per_feature(arena),
                                          bag.per_sample(arena),
                                          bag.per_sample(arena),
                                          this->take_duals(arena),
-                                         0,
                                          LARGE && keep ? bag.per_feature(arena) : nullptr,
                                          LARGE && keep ? bag.per_sample(arena) : nullptr};
             const QuadraticPrimal<T> p = {this->take_marginals(arena),
@@ -98,24 +91,21 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         if (states)
             states[0].E = states[0].F = first;
         L = arena.take<T>(size);
+        E = LARGE ? arena.take<T>(size) : nullptr;
+        kept = LARGE && keep ? arena.take<T>(2 * size * (in.K() / SEGMENT)) : nullptr;
         if (LARGE) {
             // A chunk is a task, so no more threads than chunks are at work in one bag.
             const int64_t threads = in.call().threads < bag.chunks ? in.call().threads : bag.chunks;
-            E = arena.take<T>(size);
-            kept = keep ? arena.take<T>(2 * size * (in.K() / SEGMENT)) : nullptr;
-            buffers = arena.take<T>(threads * RowBuffers<T>::count * 4 * bag.Dp);
+            buffers = arena.take<T>(threads * RowBuffers<T>::rows * bag.Dp);
             slots = {arena.take<int>(threads), threads};
             if (slots.busy)
                 memset(slots.busy, 0, size_t(threads) * sizeof(int));
-        } else {
-            v = bag.per_sample(arena);
-            part = bag.per_sample(arena);
         }
     }
 
     QuadraticColumns<T> take_columns(Arena &arena) const {
-        return {bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena),
-                bag.per_feature(arena)};
+        return {bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena),
+                bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena)};
     }
 
     QuadraticState<T> &state(int64_t k) { return states[keep ? k : k % 2]; }
@@ -188,18 +178,11 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         const T move = T(1 / rho);
 
         this->each_d([&](int64_t i) {
+            st(by.by_x + i, bag.scale.times(move, i) - V<T>{});
             st(by.u + i, (ld(bag.centred + i) + ld(z.z1 + i)) * move);
             st(by.before + i, ld(s.by_d + i) * T(s.az / rho));
         });
-        if constexpr (LARGE) {
-            find_E_in_place(k);
-        } else {
-            this->each_n([&](int64_t n) {
-                st(v + n, ld(s.shift + n) - ld(z.z + n) * move);
-                st(part + n, ld(s.by_n + n) * T(a / rho));
-            });
-            find_E(s, o);
-        }
+        find_E(k);
         this->each_d([&](int64_t i) {
             const V<T> sum = ld(o.inverse_d + i);
             st(o.inverse_d + i, 1 / sum);
@@ -211,12 +194,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
             st(by.u_S + i, ld(m.log_p + i) - ld(m.lse_d + i)); // both 0 in the padding
             st(by.now + i, ld(m.p + i) * ld(o.inverse_d + i) * T(a / rho));
         });
-        if constexpr (LARGE) {
-            find_F_in_place(k);
-        } else {
-            this->each_n([&](int64_t n) { st(v + n, (ld(z.z + n) + ld(z.z2 + n)) * move); });
-            find_F(s, o);
-        }
+        find_F(k);
         fill_padding(o.inverse_n, bag.N, T(1));
         this->each_n([&](int64_t n) {
             const V<T> sum = ld(o.inverse_n + n);
@@ -226,92 +204,30 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         this->find_q(z, m);
     }
 
-    // L of the P update, E, and the sums of its columns.
-    void find_E(const QuadraticState<T> &s, QuadraticPrimal<T> &o) {
-        const QuadraticColumns<T> &by = o.columns;
-        const T *X = bag.X;
-        const T move = T(1 / o.marginals.rho);
-        const int64_t Dp = bag.Dp;
-        const auto by_X = [move, scale = bag.scale](int64_t i) { return scale.times(move, i); };
-        bag.max_columns(by.top, by_X, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F](
-                                          int64_t n, int64_t i, auto c) {
-            const int64_t at = n * Dp + i;
-            const V<T> y = ld(L + at) + ld(X + at) * c + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
-                           ld(Fb + at) * part[n];
-            st(L + at, y);
-            return y;
-        });
-        bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
-            const int64_t Dp = bag.Dp;
-            const T *const L = this->L, *const most = by.top;
-            T *const E = o.E;
-            row_blocks(begin, end, [&](auto count, int64_t n) {
-                each<T>(Dp, [&](int64_t i) {
-                    constexpr int R = decltype(count)::value;
-                    V<T> column = ld(acc + i), e[R];
-                    const V<T> top = ld(most + i);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = (ld(L + (n + r) * Dp + i) - top) * LOG2E<T>;
-                    exp2_all<T, R, TO_ZERO>(e);
-                    for (int r = 0; r < R; ++r) {
-                        st(E + (n + r) * Dp + i, e[r]);
-                        column += e[r];
-                    }
-                    st(acc + i, column);
-                });
-            });
-        });
+    // f(Int<R>, first, buffers) for blocks of rows of a chunk. A small bag has all of its rows instead of buffers.
+    template <class F> UOTPOOL_INLINE void blocks(int64_t begin, int64_t end, F f) const {
+        if constexpr (LARGE) {
+            const int64_t slot = slots.take(), size = 4 * bag.Dp;
+            T *b = buffers + slot * RowBuffers<T>::rows * bag.Dp;
+            const RowBuffers<T> mine = {b, b + size, b + 2 * size, b + 3 * size,
+                                         b + 4 * size, b + 5 * size, b + 6 * size};
+            row_blocks(begin, end, [&](auto rows, int64_t n) { f(rows, n, mine); });
+            slots.give(slot);
+        } else {
+            row_blocks(begin, end, [&](auto rows, int64_t n) UOTPOOL_INLINED { f(rows, n, RowBuffers<T>{}); });
+        }
     }
 
-    // L of the S update, F, and the sums of its rows.
-    void find_F(const QuadraticState<T> &s, QuadraticPrimal<T> &o) {
-        const QuadraticColumns<T> &by = o.columns;
-        Marginals<T> &m = o.marginals;
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            const int64_t Dp = bag.Dp;
-            const T *const E = o.E, *const Eb = s.E, *const u = by.u_S, *const v = this->v;
-            const T *const before = by.before, *const now = by.now;
-            T *const F = o.F, *const L = this->L;
-            for (int64_t n = begin; n < end; ++n) {
-                V<T> top = NOTHING<T> - V<T>{};
-                each<T>(Dp, [&](int64_t i) {
-                    const int64_t at = n * Dp + i;
-                    const V<T> y =
-                        ld(L + at) + (ld(u + i) + v[n]) + ld(Eb + at) * ld(before + i) - ld(E + at) * ld(now + i);
-                    st(L + at, y);
-                    top = vmax(y, top);
-                });
-                const T most = lane_max<T>(top);
-                V<T> sum = {};
-                each<T>(Dp, [&](int64_t i) {
-                    const V<T> e = exp2v<T, TO_ZERO>((ld(L + n * Dp + i) - most) * LOG2E<T>);
-                    st(F + n * Dp + i, e);
-                    sum += e;
-                });
-                m.lse_n[n] = most;
-                o.inverse_n[n] = lane_sum<T>(sum);
-            }
-        });
-    }
-
-    // f(Int<R>, first, buffers) for blocks of rows of a chunk.
-    template <class F> void with_buffers(int64_t begin, int64_t end, F f) const {
-        const int64_t slot = slots.take(), size = 4 * bag.Dp;
-        T *b = buffers + slot * RowBuffers<T>::count * size;
-        const RowBuffers<T> mine = {b, b + size, b + 2 * size, b + 3 * size, b + 4 * size, b + 5 * size};
-        row_blocks(begin, end, [&](auto rows, int64_t n) { f(rows, n, mine); });
-        slots.give(slot);
-    }
-
-    // Z of some rows.
-    template <int R> void load_x(int64_t first, T *x) const {
+    // Some rows of X.
+    template <int R> const T *rows_of_X(int64_t first, const RowBuffers<T> &b) const {
+        if constexpr (!LARGE)
+            return bag.X + first * bag.Dp;
         auto given = bag.template samples<R>(first);
-        const auto scale = bag.scale;
         each<T>(bag.Dp, [&](int64_t i) {
-            const auto s = scale.times(T(1), i);
             for (int r = 0; r < R; ++r)
-                st(x + r * bag.Dp + i, given.get(r, i) * s);
+                st(b.x + r * bag.Dp + i, given.get(r, i));
         });
+        return b.x;
     }
 
     // F after update k - 1, of rows of L.
@@ -324,12 +240,13 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
                 this->copy_d(F + r * bag.Dp, this->p0);
     }
 
-    template <int R> void P_update(int64_t k, int64_t first, T *rows, const T *x, const T *Eb, const T *Fb) {
+    template <int R>
+    void P_update(int64_t k, int64_t first, T *rows, const T *x, const T *Eb, const T *Fb, T *most) {
         const QuadraticState<T> &s = state(k);
         const QuadraticPrimal<T> &o = primal(k);
         const double a = o.marginals.a, rho = o.marginals.rho;
-        QuadraticRows<T, R>::P_update(bag.Dp, rows, x, Eb, Fb, o.columns.u, o.columns.before, s.shift + first,
-                                      s.duals.z + first, s.by_n + first, T(1 / rho), T(a / rho));
+        QuadraticRows<T, R>::P_update(bag.Dp, rows, x, o.columns.by_x, Eb, Fb, o.columns.u, o.columns.before,
+                                      s.shift + first, s.duals.z + first, s.by_n + first, T(1 / rho), T(a / rho), most);
     }
 
     template <int R> void S_update(int64_t k, int64_t first, T *rows, const T *Eb, const T *E, T *most) {
@@ -339,52 +256,53 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
                                       s.duals.z + first, s.duals.z2 + first, T(1 / o.marginals.rho), most);
     }
 
-    // The same for a large bag, which has no room for F, nor for E while that of the update before is still read.
-    void find_E_in_place(int64_t k) {
+    // L of the P update, E, and the sums of its columns. A large bag has no room for F, nor for E while that of the
+    // update before is still read.
+    void find_E(int64_t k) {
         const int64_t Dp = bag.Dp;
+        const QuadraticState<T> &s = state(k);
         QuadraticPrimal<T> &o = primal(k);
-        bag.max_rows(o.columns.top, [&](int64_t begin, int64_t end, auto take) {
-            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+        bag.max_rows(o.columns.top, [&](int64_t begin, int64_t end, T *most) {
+            blocks(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
                 constexpr int R = decltype(rows)::value;
                 T *const mine = L + n * Dp;
-                load_x<R>(n, b.x);
-                load_F<R>(k, n, mine, b.F);
-                P_update<R>(k, n, mine, b.x, E + n * Dp, b.F);
-                for (int r = 0; r < R; ++r)
-                    take(mine + r * Dp);
+                if (LARGE)
+                    load_F<R>(k, n, mine, b.F);
+                P_update<R>(k, n, mine, rows_of_X<R>(n, b), (LARGE ? E : s.E) + n * Dp, LARGE ? b.F : s.F + n * Dp,
+                            most);
             });
         });
         bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
-            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+            blocks(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
                 constexpr int R = decltype(rows)::value;
-                QuadraticRows<T, R>::column_exps(Dp, L + n * Dp, o.columns.top, b.E);
-                each<T>(Dp, [&](int64_t i) {
-                    V<T> column = ld(acc + i);
-                    for (int r = 0; r < R; ++r)
-                        column += ld(b.E + r * Dp + i);
-                    st(acc + i, column);
-                });
+                QuadraticRows<T, R>::column_exps(Dp, L + n * Dp, o.columns.top, LARGE ? b.E : o.E + n * Dp, acc);
             });
         });
     }
 
-    void find_F_in_place(int64_t k) {
+    // L of the S update, F, and the sums of its rows.
+    void find_F(int64_t k) {
         const int64_t Dp = bag.Dp;
+        const QuadraticState<T> &s = state(k);
         QuadraticPrimal<T> &o = primal(k);
-        T *const checkpoint = keep && (k + 1) % SEGMENT == 0 && k < in.K() ? kept_at(k + 1) : nullptr;
+        T *const checkpoint = LARGE && keep && (k + 1) % SEGMENT == 0 && k < in.K() ? kept_at(k + 1) : nullptr;
         bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+            blocks(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
                 constexpr int R = decltype(rows)::value;
-                T *const mine = L + n * Dp, *const most = o.most_n + n;
-                QuadraticRows<T, R>::column_exps(Dp, mine, o.columns.top, b.E);
-                S_update<R>(k, n, mine, E + n * Dp, b.E, most);
-                QuadraticRows<T, R>::row_exps(Dp, mine, most, b.F, o.inverse_n + n);
-                const size_t bytes = size_t(R * Dp) * sizeof(T);
-                memcpy(E + n * Dp, b.E, bytes);
-                memcpy(o.marginals.lse_n + n, most, R * sizeof(T));
-                if (checkpoint) {
-                    memcpy(checkpoint + n * Dp, mine, bytes);
-                    memcpy(checkpoint + (bag.N + n) * Dp, b.E, bytes);
+                T *const mine = L + n * Dp, *const most = o.marginals.lse_n + n;
+                T *const exps = LARGE ? b.E : o.E + n * Dp;
+                if (LARGE)
+                    QuadraticRows<T, R>::column_exps(Dp, mine, o.columns.top, exps, b.unread);
+                S_update<R>(k, n, mine, (LARGE ? E : s.E) + n * Dp, exps, most);
+                QuadraticRows<T, R>::row_exps(Dp, mine, most, LARGE ? b.F : o.F + n * Dp, o.inverse_n + n);
+                if constexpr (LARGE) {
+                    const size_t bytes = size_t(R * Dp) * sizeof(T);
+                    memcpy(E + n * Dp, exps, bytes);
+                    memcpy(o.most_n + n, most, R * sizeof(T));
+                    if (checkpoint) {
+                        memcpy(checkpoint + n * Dp, mine, bytes);
+                        memcpy(checkpoint + (bag.N + n) * Dp, exps, bytes);
+                    }
                 }
             });
         });
@@ -414,7 +332,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
             if (double(s.by_n[n]) != s.most)
                 continue;
             if constexpr (LARGE)
-                with_buffers(n, n + 1, [&](auto, int64_t, const RowBuffers<T> &b) {
+                blocks(n, n + 1, [&](auto, int64_t, const RowBuffers<T> &b) {
                     T sum;
                     QuadraticRows<T, 1>::row_exps(bag.Dp, L + n * bag.Dp, made_by.most_n + n, b.F, &sum);
                     of_row(n, b.F);
@@ -471,13 +389,13 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
             memcpy(E, checkpoint + (bag.N * Dp + at), size_t(R * Dp) * sizeof(T));
         }
         load_F<R>(start, first, b.L, F);
-        load_x<R>(first, b.x);
+        const T *const x = rows_of_X<R>(first, b);
         for (int64_t j = start; j <= k; ++j) {
             T most[R], sums[R], *const E_before = E, *const F_before = F;
             E = Eb, Eb = E_before;
             F = Fb, Fb = F_before;
-            P_update<R>(j, first, b.L, b.x, Eb, Fb);
-            QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E);
+            P_update<R>(j, first, b.L, x, Eb, Fb, b.unread);
+            QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E, b.unread);
             if (j < k || with_F) {
                 S_update<R>(j, first, b.L, Eb, E, most);
                 QuadraticRows<T, R>::row_exps(Dp, b.L, most, F, sums);

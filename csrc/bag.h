@@ -262,7 +262,18 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     // Given dL, with t = P dL for P = softmax_n: add c t to dX, the row sums of t to dv, and the sum of t times
     // the exponent log2 E to `moment`.
     void reverse(const ColumnLse<T> &q, const T *dL, T *dv, double &moment_sum, T *weight) {
-        each<T>(Dp, [&](int64_t d) { st(weight + d, ld(dL + d) * ld(q.inverse + d)); });
+        reverse_columns<false>(q, dL, nullptr, dv, moment_sum, weight);
+    }
+
+    // Given dy of the pooled output, which is `mean` with t = P dy (X - mean): set dX, and add the same.
+    void reverse_pool(const ColumnLse<T> &q, const T *dy, const T *mean, T *dv, double &moment_sum, T *weight) {
+        reverse_columns<true>(q, dy, mean, dv, moment_sum, weight);
+    }
+
+    template <bool Pooled>
+    void reverse_columns(const ColumnLse<T> &q, const T *dL, const T *mean, T *dv, double &moment_sum, T *weight) {
+        for (int64_t d = 0; d < D; ++d) // dy is the caller's, and not aligned
+            weight[d] = dL[d] * q.inverse[d];
         fill_padding(weight, D, T(0));
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
@@ -278,13 +289,15 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 each<T>(Dp, [&](int64_t d) {
                     const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d);
                     const auto c = scale.times(sums.c, d), c2 = scale.times(sums.c2, d);
-                    V<T> e[R];
+                    V<T> e[R], y = {};
+                    if constexpr (Pooled)
+                        y = ld(mean + d);
                     column_exps(sums, c2, given, n, d, ref, e);
                     for (int r = 0; r < R; ++r) {
-                        const V<T> t = e[r] * g;
-                        wanted.set(r, d, wanted.get(r, d) + c * t);
+                        const V<T> x = given.get(r, d), share = e[r] * g;
+                        const V<T> t = Pooled ? share * (x - y) : share;
+                        wanted.set(r, d, (Pooled ? share : wanted.get(r, d)) + c * t);
                         row[r] += t;
-                        const V<T> x = given.get(r, d);
                         with_e += t * clamped<T>(fma<T>(c2, x, sums.v2[n + r]) - ref);
                         products.add(t, x);
                     }
@@ -426,48 +439,6 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
             st(q.inverse + d, inverse);
             st(mean + d, ld(mean + d) * inverse);
         });
-    }
-
-    // Given dy, set dX, and add to dv and the moment as `reverse` does.
-    void reverse_pool(const ColumnLse<T> &q, const T *dy, const T *mean, T *dv, double &moment_sum, T *weight) {
-        for (int64_t d = 0; d < D; ++d)
-            weight[d] = dy[d] * q.inverse[d];
-        fill_padding(weight, D, T(0));
-        over_chunks([&](int64_t begin, int64_t end, int64_t i) {
-            const int64_t Dp = this->Dp;
-            const auto sums = q;
-            const auto scale = this->scale;
-            double moment = 0;
-            row_blocks(begin, end, [&](auto rows, int64_t n) {
-                constexpr int R = decltype(rows)::value;
-                auto given = this->template samples<R>(n);
-                auto wanted = this->template derivatives<R>(n);
-                auto products = this->products(i);
-                V<T> row[R] = {}, with_e = {};
-                each<T>(Dp, [&](int64_t d) {
-                    const V<T> g = ld(weight + d), ref = ld(sums.ref2 + d), y = ld(mean + d);
-                    const auto c = scale.times(sums.c, d), c2 = scale.times(sums.c2, d);
-                    V<T> e[R];
-                    column_exps(sums, c2, given, n, d, ref, e);
-                    for (int r = 0; r < R; ++r) {
-                        const V<T> x = given.get(r, d);
-                        const V<T> share = e[r] * g;
-                        const V<T> t = share * (x - y);
-                        wanted.set(r, d, share + c * t);
-                        row[r] += t;
-                        with_e += t * clamped<T>(fma<T>(c2, x, sums.v2[n + r]) - ref);
-                        products.add(t, x);
-                    }
-                    products.finish(sums.c, d);
-                });
-                wanted.finish();
-                for (int r = 0; r < R; ++r)
-                    dv[n + r] += lane_sum<T>(row[r]);
-                moment += lane_sum<T>(with_e);
-            });
-            scalar[i] = moment;
-        });
-        moment_sum += sum_scalars();
     }
 
     // The plan of these conditionals over the features and this marginal over the samples.

@@ -1,4 +1,4 @@
-#include "coefficients.h"
+#include "api.h"
 
 #include <math.h>
 
@@ -43,7 +43,8 @@ template <class T> void make(const uotpool_call &c, int64_t which, int64_t count
 }
 
 // Its derivatives from those by `count` values.
-template <class T> void differentiate(const uotpool_call &c, int64_t which, int64_t count, const double *dvalues) {
+template <class T>
+void differentiate(const uotpool_call &c, int64_t which, int64_t count, const double *dvalues, T *) {
     T *const out = (T *)c.dcoefficient[which];
     const int64_t length = c.length[which], shared = out ? count / length : 0; // values of one number
     for (int64_t i = 0; out && i < length; ++i) {
@@ -57,31 +58,25 @@ template <class T> void differentiate(const uotpool_call &c, int64_t which, int6
 } // namespace
 
 void make_coefficients(const uotpool_call &call, int64_t rows, void *values) {
-    for (int64_t row = 0; row < rows; ++row)
-        if (call.dtype == UOTPOOL_FLOAT32)
-            make(call, row, call.K, (float *)values + row * call.K);
-        else
-            make(call, row, call.K, (double *)values + row * call.K);
+    with_type(call, [&](auto *type) {
+        for (int64_t row = 0; row < rows; ++row)
+            make(call, row, call.K, (decltype(type))values + row * call.K);
+    });
 }
 
 void make_scales(const uotpool_call &call, void *scales) {
-    if (call.dtype == UOTPOOL_FLOAT32)
-        make(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], (float *)scales);
-    else
-        make(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], (double *)scales);
+    with_type(call, [&](auto *type) { make(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], (decltype(type))scales); });
 }
 
 void coefficient_derivatives(const uotpool_call &call, int64_t rows, const double *dvalues) {
-    for (int64_t row = 0; row < rows; ++row)
-        if (call.dtype == UOTPOOL_FLOAT32)
-            differentiate<float>(call, row, call.K, dvalues + row * call.K);
-        else
-            differentiate<double>(call, row, call.K, dvalues + row * call.K);
+    with_type(call, [&](auto *type) {
+        for (int64_t row = 0; row < rows; ++row)
+            differentiate(call, row, call.K, dvalues + row * call.K, type);
+    });
 }
 
 void scale_derivatives(const uotpool_call &call, const double *dscales) {
-    if (call.dtype == UOTPOOL_FLOAT32)
-        differentiate<float>(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], dscales);
-    else
-        differentiate<double>(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], dscales);
+    with_type(call, [&](auto *type) {
+        differentiate(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], dscales, type);
+    });
 }

@@ -38,7 +38,7 @@ struct Kernels {
     // Bytes of scratch for a bag of n samples.
     size_t (*scratch)(const Job *job, int64_t n);
     // Solve bag b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
-    // are too far apart for float32 (widen.h).
+    // are too far apart for float32 (widen.cpp).
     bool (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
 };
 

@@ -1,5 +1,3 @@
-#include "refuse.h"
-
 #include "api.h"
 
 int refuse(const uotpool_call &c, int backward, Sizes &sizes) {

@@ -25,7 +25,7 @@ template <class T> struct SinkhornStep {
     RowLse<T> rows;       // shared: R and inverse = 1 / sum_d E w
     T *v, *u;             // v / a at the start; (top + u) / a
     T *f, *w;             // shared: exp(v - maximum), exp(u - maximum)
-    double a, tau1, tau2;
+    double a = 0, tau1 = 0, tau2 = 0;
 };
 
 template <class T, Place Where, bool Scaled> struct Sinkhorn {
@@ -49,8 +49,7 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
         steps = arena.take<SinkhornStep<T>>(count);
         for (int64_t k = 0; k < count; ++k) {
             const SinkhornStep<T> s = {bag.column_lse(arena), bag.row_lse(arena),     bag.per_sample(arena),
-                                       bag.per_feature(arena), bag.per_sample(arena), bag.per_feature(arena),
-                                       0,                      0,                     0};
+                                       bag.per_feature(arena), bag.per_sample(arena), bag.per_feature(arena)};
             if (steps)
                 steps[k] = s;
         }

@@ -235,15 +235,13 @@ template <class T, Place Where> struct Storage {
         max_chunks(m);
     }
 
-    // The same where rows come in blocks: f(begin, end, take) calls take(row) for each row of a chunk.
+    // The same where f(begin, end, most) puts the largest of each feature in a chunk to `most`, -infinity at first.
     template <class F> void max_rows(T *m, const F &f) {
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
             T *const pm = chunks == 1 ? m : partial + i * Dp;
             each<T>(Dp, [&](int64_t d) { st(pm + d, T(-__builtin_inf()) - V<T>{}); });
-            f(begin, end, [=](const T *row) {
-                each<T>(Dp, [=](int64_t d) { st(pm + d, vmax(ld(row + d), ld(pm + d))); });
-            });
+            f(begin, end, pm);
         });
         max_chunks(m);
     }

@@ -91,7 +91,7 @@ int uotpool_forward(const uotpool_call *call);
 int uotpool_backward(const uotpool_call *call);
 
 /* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. A float32 bag whose
- * numbers are too far apart for it is solved in double, with as much again and more (widen.h). */
+ * numbers are too far apart for it is solved in double, with as much again and more (widen.cpp). */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);
 
 /* Rows grouped by bag in their order, from the bag of each row (any order) and which rows are there (one byte

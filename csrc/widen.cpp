@@ -1,5 +1,3 @@
-#include "widen.h"
-
 #include "api.h"
 
 namespace {
