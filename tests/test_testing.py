@@ -95,7 +95,10 @@ def test_a_broken_promise_is_found(promise: str) -> None:
     assert found[promise].detail
     with pytest.raises(Failure, match=promise):
         check_pooling(BROKEN[promise](D), D)
-    left_out = {result.name: result.held for result in check_pooling(BROKEN[promise](D), D, skip=[promise], raise_exception=False)}
+    left_out = {
+        result.name: result.held
+        for result in check_pooling(BROKEN[promise](D), D, skip=[promise], raise_exception=False)
+    }
     assert left_out[promise] is None
 
 
@@ -139,7 +142,9 @@ def test_a_module_behind_an_adapter() -> None:
             return self.aggregation(X[order], index[order], dim_size=dim_size)
 
     assert all(result.held is not False for result in check_pooling(Adapter(SumAggregation()), D))
-    broken = [r.name for r in check_pooling(Adapter(MedianAggregation()), D, raise_exception=False) if r.held is False]
+    broken = [
+        r.name for r in check_pooling(Adapter(MedianAggregation()), D, raise_exception=False) if r.held is False
+    ]
     assert broken in ([], ["empty set"])
 
 

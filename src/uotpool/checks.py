@@ -135,6 +135,14 @@ def tensor(name: str, x: object, accepted: str) -> None:
         fail(name, accepted, x, TypeError)
 
 
+def strided(name: str, x: object, accepted: str) -> None:
+    """Refuse what is no tensor, and nested and sparse tensors, which have no plain shape."""
+    tensor(name, x, accepted)
+    assert isinstance(x, Tensor)
+    if x.is_nested or x.layout != torch.strided:
+        fail(name, accepted, x, TypeError)
+
+
 def floating(name: str, x: Tensor, accepted: str) -> None:
     tensor(name, x, accepted)
     if not x.is_floating_point():
@@ -159,7 +167,7 @@ def one_device(operator: str, *tensors: Tensor | None) -> None:
 
 def integers(name: str, x: Tensor) -> None:
     accepted = "a 1-d tensor of int64 or int32"
-    tensor(name, x, accepted)
+    strided(name, x, accepted)
     if x.dim() != 1:
         fail(name, accepted, x)
     if x.dtype not in (torch.int64, torch.int32):

@@ -66,7 +66,8 @@ def poolings(dim: int, hidden: int | None) -> str:
         if entry.needs_pyg and _version("torch_geometric") is None:
             source += " (install the extra pyg)"
         else:
-            pool = build(name, dim, hidden)
+            with torch.device("meta"):  # numbers alone, without memory
+                pool = build(name, dim, hidden)
             numbers = sum(parameter.numel() for parameter in pool.parameters())
             facts = (str(pool.out_dim), str(numbers), "needed" if pool.needs_edges else "-")
         rows.append((name, *facts, source, entry.paper or "-", entry.formula))

@@ -39,7 +39,7 @@ def as_sets(
     if dim is not None and X.shape[-1] != dim:
         _refuse_dim(name, X, dim)
     if index is not None or ptr is not None or dim_size is not None:
-        _check_layout(index, ptr, dim_size)
+        _check_layout(X, index, ptr, dim_size)
 
     sets: Sets
     present = None if mask is None else _present(mask, X)
@@ -115,13 +115,20 @@ def in_layout_of(X: Tensor, rows: Tensor) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(rows, X.offsets())  # type: ignore[attr-defined] # nested tensors have it
 
 
-def _check_layout(index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:
+def _check_layout(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:
     for argument, given in (("index", index), ("ptr", ptr), ("dim_size", dim_size)):
         _no_mask(argument, given)
     if index is not None and ptr is not None:
         raise ValueError("index, ptr: expected one of the two, got both")
     if dim_size is not None:
         checks.count("dim_size", dim_size, 0)
+        if checks.has_values(X) and dim_size > _max_sets(X):
+            checks.fail("dim_size", f"at most {_max_sets(X)} sets for {X.shape[0]} rows", dim_size)
+
+
+def _max_sets(X: Tensor) -> int:
+    """Return how many sets there can be at most: more would be a mistake, and take all of the memory."""
+    return max(10**7, 1000 * X.shape[0])
 
 
 def _no_mask(argument: str, given: object) -> None:
@@ -157,7 +164,7 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
         # IDs passed as indices would allocate max(ID) sets.
-        if checks.readable(index) and dim_size > max(10**7, 1000 * X.shape[0]):
+        if checks.readable(index) and dim_size > _max_sets(X):
             way_out = (
                 "torch.unique(index, return_inverse=True) numbers names; dim_size=... allows for empty sets"
             )
@@ -169,7 +176,7 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
 def _present(mask: Tensor, X: Tensor) -> Tensor:
     """Return the mask as bool, in the shape of a per-sample value."""
     accepted = f"a bool or 0/1 tensor of shape {tuple(X.shape[:-1])}"
-    checks.tensor("mask", mask, accepted)
+    checks.strided("mask", mask, accepted)
     if mask.is_complex() or mask.is_floating_point():
         # An additive mask (0 to keep, -inf to drop) means the opposite of a multiplicative one.
         checks.fail("mask", f"{accepted} (mask.bool(), if 1 means present)", mask, TypeError)
@@ -193,6 +200,7 @@ def log_priors(
     log_p0 = None
     if p0 is not None:
         accepted = f"a floating tensor of shape ({D},) or ({sets.num_sets}, {D})"
+        checks.strided("p0", p0, accepted)
         checks.floating("p0", p0, accepted)
         checks.same_device("p0", p0, X)
         if p0.shape not in ((D,), (sets.num_sets, D)):
@@ -208,6 +216,7 @@ def log_priors(
     if q0 is None:
         return log_p0, None, sets
     accepted = f"a floating tensor of shape {tuple(X.shape[:-1])}"
+    checks.strided("q0", q0, accepted)
     checks.floating("q0", q0, accepted)
     checks.same_device("q0", q0, X)
     if q0.shape != X.shape[:-1]:

@@ -85,9 +85,13 @@ def check_pooling(
                 found.append(Promise(name, True))
             except _Broken as broken:
                 found.append(Promise(name, False, str(broken)))
-            except Exception as error:  # a pooling of any author may raise anything, and that breaks the promise
+            except (
+                Exception
+            ) as error:  # a pooling of any author may raise anything, and that breaks the promise
                 found.append(Promise(name, False, f"{type(error).__name__}: {error}"))
-        found += [Promise(name, None, report(pool, dim)) for name, report in _REPORTED.items() if name not in skip]
+        found += [
+            Promise(name, None, report(pool, dim)) for name, report in _REPORTED.items() if name not in skip
+        ]
     broken = [promise for promise in found if promise.held is False]
     if broken and raise_exception:
         lines = [f"  {promise.name}: {promise.detail}" for promise in broken]
@@ -146,7 +150,9 @@ def _alone(pool: nn.Module, one: Tensor) -> Tensor:
 
 
 def _named(X: Tensor, sets: dict[str, Any]) -> str:
-    given = ", ".join(f"{name}={value.tolist() if isinstance(value, Tensor) else value}" for name, value in sets.items())
+    given = ", ".join(
+        f"{name}={value.tolist() if isinstance(value, Tensor) else value}" for name, value in sets.items()
+    )
     return f"X {tuple(X.shape)}{', ' if given else ''}{given}"
 
 

@@ -14,8 +14,9 @@ TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.int64: "*i64", to
 
 def launches(monkeypatch, plan):
     """Return the kernels of a call, forward and backward, with their arguments, instead of running them."""
-    from uotpool.backends.triton import launch
     from uotpool.backends.triton.ops import Arguments
+
+    from uotpool.backends.triton import launch
 
     calls = []
     monkeypatch.setattr(

@@ -257,9 +257,7 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(_TWICE)
 
 
-def _by_operator(
-    dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[bool]
-) -> list[Tensor | None]:
+def _by_operator(dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[bool]) -> list[Tensor | None]:
     results = torch.ops.uotpool.solve_backward(dout, saved, *a, wanted)
     return [d if w else None for d, w in zip(results, wanted, strict=True)]
 

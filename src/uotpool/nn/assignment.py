@@ -102,6 +102,9 @@ class UOTAssignment(CoefficientPooling):
         self.token_dim = int(checks.count("token", token, 0))
         self.out_dim = self.token_dim + self.clusters * self.value_dim
         widths = (dim,) if hidden is None else (dim, int(checks.count("hidden", hidden, 1)))
+        for name, module in (("score", score), ("value", value)):
+            if module is not None and not isinstance(module, nn.Module):
+                checks.fail(name, "a module, or None", module, TypeError)
         self.score = _map(*widths, self.clusters) if score is None else score
         self.value = _map(*widths, self.value_dim) if value is None else value
         self.token = _map(*widths, self.token_dim) if token else None

@@ -143,7 +143,10 @@ class Pooling(nn.Module):
             y = self._forward(leaf, leaf, sets)
             g = direction(y.detach().to(X.dtype), output).to(y.dtype)
             several = g.unbind(1) if g.dim() == 3 else [g]
-            maps = [(leaf * torch.autograd.grad((y * one).sum(), leaf, retain_graph=True)[0]).sum(-1) for one in several]
+            maps = [
+                (leaf * torch.autograd.grad((y * one).sum(), leaf, retain_graph=True)[0]).sum(-1)
+                for one in several
+            ]
         found = torch.stack(maps, dim=-1) if g.dim() == 3 else maps[0]
         return in_layout_of(X, found.detach())
 
@@ -152,7 +155,9 @@ class Pooling(nn.Module):
             attention = self._in_precision_of(rows)._attention(rows, sets)
         if attention is None:
             accepted = "a function of the pooled vectors, such as lambda y: head(y)[:, 1], or its derivative"
-            raise ValueError(f"output: expected {accepted}, as {type(self).__name__} has no attention, got None")
+            raise ValueError(
+                f"output: expected {accepted}, as {type(self).__name__} has no attention, got None"
+            )
         return attention.squeeze(-1)
 
     def _attention(self, X: Tensor, sets: Sets) -> Tensor | None:

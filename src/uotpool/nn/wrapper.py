@@ -35,7 +35,9 @@ class PoolWrapper:
         arguments, restore = self._sets(*inputs, **more)
         return self._features_in_place(restore(self.pool.plan(**arguments)))
 
-    def scores(self, *inputs: Any, output: Tensor | Callable[[Tensor], Tensor] | None = None, **more: Any) -> Tensor:
+    def scores(
+        self, *inputs: Any, output: Tensor | Callable[[Tensor], Tensor] | None = None, **more: Any
+    ) -> Tensor:
         """Return what each sample counts for, as `UOTPooling.scores` does; several outputs are in the last dimension."""
         arguments, restore = self._sets(*inputs, **more)
         return restore(self.pool.scores(**arguments, output=output))

@@ -10,7 +10,6 @@ from uotpool.nn import SamplePrior
 from uotpool.nn.base import Pooling
 from uotpool.sets import Sets
 
-
 MAX_STEPS = 10_000  # of iterations that a pooling runs in every call
 
 

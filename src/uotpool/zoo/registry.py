@@ -197,14 +197,18 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-GROUP = "uotpool.poolings"  # of entry points, by which another package adds poolings: name = "package.module:Class"
+GROUP = (
+    "uotpool.poolings"  # of entry points, by which another package adds poolings: name = "package.module:Class"
+)
 
 
 @lru_cache
 def _added() -> dict[str, Entry]:
     """Return the poolings that installed packages add."""
     found = metadata.entry_points(group=GROUP)
-    return {point.name: Entry(point.value, "", "", point.module) for point in found if point.name not in ENTRIES}
+    return {
+        point.name: Entry(point.value, "", "", point.module) for point in found if point.name not in ENTRIES
+    }
 
 
 def names() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from uotpool.backends.triton.ops import Arguments
 
 import uotpool
 from tests import tolerances as tol
@@ -12,7 +13,6 @@ from tests.kernels.harness import dense, ragged, randn, solved
 from tests.triton.interpreted.harness import small
 from uotpool import uot_plan, uot_pool
 from uotpool.backends.triton import launch
-from uotpool.backends.triton.ops import Arguments
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory", "small_tiles")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from uotpool.backends.triton.ops import Arguments, Saved
 
 from tests import tolerances as tol
 from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
 from uotpool import UOTPooling, check, resolve_impl, uot_plan, uot_pool
 from uotpool.backends.triton import launch, ops
-from uotpool.backends.triton.ops import Arguments, Saved
 
 D = 3
 PTR, ORDER = torch.tensor([0, 2, 2, 6]), torch.tensor([3, 1, 0, 5, 2, 4])
