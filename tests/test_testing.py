@@ -1,4 +1,4 @@
-"""`check_pooling` sees every promise broken by a pooling built to break it, and leaves the pooling as it was."""
+"""`check_pooling` sees every promise broken, and leaves the pooling as it was."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_module_behind_an_adapter() -> None:
     ],
 )
 def test_refusals(argument, call) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"^{argument}: "):
+    with pytest.raises((TypeError, ValueError), match=rf"^{argument}: "):
         call()
 
 
@@ -175,7 +175,7 @@ def test_what_a_class_returns_is_checked() -> None:
 def test_ones_own_pooling_by_its_path() -> None:
     pool = zoo.build(f"{__name__}:Mean", D)
     assert isinstance(pool, Mean)
-    with pytest.raises(TypeError, match="^name: "):
+    with pytest.raises(TypeError, match=r"^name: "):
         zoo.build(f"{__name__}:D", D)
     with pytest.raises(ModuleNotFoundError):
         zoo.build("no.such.module:Mean", D)

@@ -29,7 +29,8 @@ KERNEL_LARGE = 40.0  # and for bags of 1e5 to 1e6 entries, as many terms of a su
 # Sets that the kernels solve in double, float32 in and out: the rounding of the results, more where large terms
 # of a derivative cancel (measured 8e-7, for a weight).
 WIDE_F32 = 5e-6
-# The pooled output in float32, of the range of a feature, whatever X, coefficients and priors are (measured 2e-4).
+# The pooled output in float32, of the range of a feature, whatever X, coefficients and priors are (measured
+# 2e-4).
 RANGE_F32 = 3e-4
 
 

@@ -97,7 +97,7 @@ class Problem:
         log_p0, log_q0, present = log_priors(rows, sets, p0, q0)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
         checked = {name: _value(name, value, rows) for name, value in given.items() if value is not None}
-        call = Call(rows, present, log_p0, log_q0, Coefficients(**checked), DEFAULT_SOLVER)
+        call = Call(rows, present, log_p0, log_q0, _coefficients(checked), DEFAULT_SOLVER)
         self._fill(X, call, (sets, p0, q0))  # priors as they came: certificates are made in float64
 
     @classmethod
@@ -276,6 +276,10 @@ def uot_pool(
     """
     posed = Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem)
     return posed.pool(solver, reduce=reduce, impl=impl)
+
+
+def _coefficients(checked: dict[str, Value]) -> Coefficients:
+    return Coefficients(*(checked.get(name) for name in NAMES))  # type: ignore[arg-type] # of rho and scale
 
 
 def _value(name: str, value: Any, rows: Tensor) -> Value:

@@ -1,8 +1,8 @@
 """The fused kernels of every device as one function of tensors, with derivatives.
 
-`uotpool::solve` and `uotpool::solve_backward` are what a compiler or an exporter sees. A plain eager call goes past
-torch's dispatcher, through an `autograd.Function` where it needs a graph: that saves 34 to 63 microseconds a call,
-which is more than a kernel takes on small input.
+`uotpool::solve` and `uotpool::solve_backward` are what a compiler or an exporter sees. A plain eager call goes
+past torch's dispatcher, through an `autograd.Function` where it needs a graph: that saves 34 to 63
+microseconds a call, which is more than a kernel takes on small input.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _TWICE = (
 class Arguments(NamedTuple):
     """What a kernel is to solve.
 
-    Set b has the rows b N .. (b + 1) N - 1; with `ptr`, the rows ptr[b] .. ptr[b + 1] - 1; with `order` too, the rows
-    that it names at these places. A row that `present` is False for, or that `order` does not name, is absent.
+    Set b has the rows b N .. (b + 1) N - 1; with `ptr`, the rows ptr[b] .. ptr[b + 1] - 1; with `order` too,
+    the rows that it names at these places. A row that `present` is False for, or that `order` does not name,
+    is absent.
     """
 
     kernel: str
@@ -120,7 +121,7 @@ class FusedBackend(Backend):
 
     @abstractmethod
     def forward(self, a: Arguments, *, save: bool) -> list[Tensor]:
-        """Return the pooled output (B, D), or the plan in the shape of X, then what `backward` needs if `save`."""
+        """Return the pooled output (B, D), or the plan like X, then what `backward` needs if `save`."""
 
     @abstractmethod
     def backward(
@@ -262,16 +263,17 @@ def _by_operator(dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[b
     return [d if w else None for d, w in zip(results, wanted, strict=True)]
 
 
-# Operators -------------------------------------------------------------------------------------------------------
+# Operators ----------------------------------------------------------------------------------------------------
 
 _SCHEMA = (
-    "str kernel, Tensor X, Tensor? ptr, Tensor? order, Tensor? present, SymInt N, Tensor? log_p0, Tensor? log_q0, "
-    "Tensor[] raw, int[] transforms, float[] fixed, SymInt[] lengths, SymInt num_sets, str solver, SymInt K, bool plan"
+    "str kernel, Tensor X, Tensor? ptr, Tensor? order, Tensor? present, SymInt N, Tensor? log_p0, "
+    "Tensor? log_q0, Tensor[] raw, int[] transforms, float[] fixed, SymInt[] lengths, SymInt num_sets, "
+    "str solver, SymInt K, bool plan"
 )
 
 
 def _validated(a: Arguments) -> tuple[FusedBackend, Arguments]:
-    """Check what `arguments` makes sure of: anyone can call an operator, and kernels trust shapes and dtypes."""
+    """Check what `arguments` makes sure of: anyone can call an operator, and kernels trust shapes."""
     kernel, X = KERNELS.get(a.kernel), a.X
     D = X.shape[-1] if X.dim() in (2, 3) else 0
     M = X.numel() // D if D else 0

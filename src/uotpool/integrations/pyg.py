@@ -23,7 +23,8 @@ from uotpool.nn.wrapper import PoolWrapper, Restore
 class UOTAggregation(PoolWrapper, Aggregation):
     """`UOTPooling` as an `Aggregation`, for readouts and for `MessagePassing(aggr=UOTAggregation(dim))`.
 
-    PyG knows only the names of its own aggregations, and `BasicGNN` models (`GIN`, `GraphSAGE`) share one instance
+    PyG knows only the names of its own aggregations, and `BasicGNN` models (`GIN`, `GraphSAGE`) share one
+    instance
     among layers of unequal widths: pass `UOTAggregation(width)` for each convolution.
 
     Args:
@@ -63,7 +64,7 @@ class UOTAggregation(PoolWrapper, Aggregation):
         # Convolutions with heads take a view of it.
         return y.reshape(*heads, -1, x.shape[-1]).movedim(-2, dim).contiguous()
 
-    def _sets(  # type: ignore[override]
+    def _sets(
         self,
         x: Tensor,
         index: Tensor | None = None,

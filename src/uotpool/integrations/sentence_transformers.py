@@ -74,7 +74,7 @@ class UOTPooling(PoolWrapper, Module):
         features["sentence_embedding"] = self.pool(**self._sets(features)[0])
         return features
 
-    def _sets(self, features: dict[str, Any]) -> tuple[dict[str, Any], Restore]:  # type: ignore[override]
+    def _sets(self, features: dict[str, Any]) -> tuple[dict[str, Any], Restore]:
         if not isinstance(features, Mapping):
             checks.fail("features", "the features of a batch, a dict", features, TypeError)
         X = self._tokens(features)

@@ -42,8 +42,8 @@ class TokenPooling(PoolWrapper, nn.Module):
         """Pool tokens as the model hands them to this place, (B, N, D) -> (B, D)."""
         return self.pool(x[:, self.skip :])
 
-    def _sets(self, features: Tensor) -> tuple[dict[str, Any], Restore]:  # type: ignore[override]
-        """Plans and scores are of the tokens that are pooled, (B, N - prefix, ...), from all of `forward_features`."""
+    def _sets(self, features: Tensor) -> tuple[dict[str, Any], Restore]:
+        """Plans and scores are of the tokens that are pooled, from all of `forward_features`."""
         return {"X": features[:, self.prefix :]}, lambda values: values
 
     def extra_repr(self) -> str:

@@ -73,8 +73,8 @@ class UOTMIL(PoolWrapper, MILModel):
         """Return the logits of each bag, (batch,), or (batch, classes) where there are several.
 
         Args:
-            X: bags, `(batch, bag, *in_shape)`; or the instances of all bags, `(instances, *in_shape)`, with `ptr`; or
-                a list of bags, `(bag, *in_shape)` each.
+            X: bags, `(batch, bag, *in_shape)`; or the instances of all bags, `(instances, *in_shape)`, with
+                `ptr`; or a list of bags, `(bag, *in_shape)` each.
             mask: 1 where an instance is present, (batch, bag). Default: all are.
             return_att: whether to return also the mass of the transport plan on each instance, (batch, bag) or
                 (instances,), which sums to 1 in a bag, without a graph.
@@ -88,7 +88,7 @@ class UOTMIL(PoolWrapper, MILModel):
         logits = self.classifier(self.pool(**sets))
         return logits.squeeze(-1) if self.classes == 1 else logits
 
-    def _sets(  # type: ignore[override]
+    def _sets(
         self, X: Tensor | Sequence[Tensor], mask: Tensor | None = None, *, ptr: Tensor | None = None
     ) -> tuple[dict[str, Any], Restore]:
         accepted = f"bags (batch, bag, *{self.in_shape}), instances with ptr, or a list of bags"

@@ -125,11 +125,11 @@ class Pooling(nn.Module):
 
         Args:
             X, index, ptr, dim_size, mask: as in `forward`.
-            output: None for the attention of the pooling, which adds up to 1 in each set, where it has one (the mean
-                over its heads). Otherwise a function from the pooled vectors (B, out_dim) to one number per set,
-                (B,) or (B, 1), or several, (B, C), or its derivative by these, (out_dim,), (B, out_dim) or (B, C,
-                out_dim): the score is then x_n times the derivative of the output by x_n, which need not add up to
-                the output.
+            output: None for the attention of the pooling, which adds up to 1 in each set, where it has one
+                (the mean over its heads). Otherwise a function from the pooled vectors (B, out_dim) to one
+                number per set, (B,) or (B, 1), or several, (B, C), or its derivative by these, (out_dim,), (B,
+                out_dim) or (B, C, out_dim): the score is then x_n times the derivative of the output by x_n,
+                which need not add up to the output.
 
         Returns:
             (B, N), or (M,), in at least float32, without a graph; 0 at absent samples; (B, N, C) or (M, C) for

@@ -7,7 +7,7 @@ positions in global pooling, those of each output in local pooling.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,24 +39,9 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
         y = self._fold(self.pool(X, mask=present), batch, axes)
         return y if x is batch else y.squeeze(0)
 
-    def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, `(B, C, *output, *window)`, in at least float32, 0 outside the input.
-
-        Where the output is 1, in the shape of x.
-        """
-        return super().plan(x)
-
-    def scores(self, x: Tensor, *, output: Tensor | Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Return what each position of a window counts for, `(B, *output, *window)`; `(B, *spatial)` where the output is 1.
-
-        Args:
-            x: as in `forward`.
-            output: as in `UOTPooling.scores`; the pooled vectors of its function are those of all windows,
-                (B * windows, C).
-        """
-        return super().scores(x, output=output)
-
-    def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:  # type: ignore[override]
+    # Plans are (B, C, *output, *window), scores (B, *output, *window), 0 outside of the input; (B, C, *spatial)
+    # and (B, *spatial) where the output is 1. The pooled vectors that a function of `scores` gets are of all windows.
+    def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)

@@ -206,8 +206,8 @@ class UOTPooling(CoefficientPooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        q0: Tensor | None = None,
         output: Tensor | Callable[[Tensor], Tensor] | None = None,
+        q0: Tensor | None = None,
     ) -> Tensor:
         """Return what each sample counts for, for heat maps, in the layout of X without its features.
 

@@ -31,14 +31,14 @@ class PoolWrapper:
         raise NotImplementedError
 
     def plan(self, *inputs: Any, **more: Any) -> Tensor:
-        """Return the transport plan behind `forward`, in at least float32, with the features where the input has them."""
+        """Return the transport plan behind `forward`, in at least float32, in the layout of the input."""
         arguments, restore = self._sets(*inputs, **more)
         return self._features_in_place(restore(self.pool.plan(**arguments)))
 
     def scores(
         self, *inputs: Any, output: Tensor | Callable[[Tensor], Tensor] | None = None, **more: Any
     ) -> Tensor:
-        """Return what each sample counts for, as `UOTPooling.scores` does; several outputs are in the last dimension."""
+        """Return what each sample counts for, as `UOTPooling.scores` does; several outputs come last."""
         arguments, restore = self._sets(*inputs, **more)
         return restore(self.pool.scores(**arguments, output=output))
 

@@ -35,28 +35,30 @@ def logsumexp_d(Y: Tensor) -> Tensor:
 
 
 class Sorted(NamedTuple):
-    """The rows of each set in ascending order, feature by feature, one set after the other; absent rows are last.
+    """The rows of each set in ascending order, feature by feature, one set after the other; absent rows are
+    last.
 
     Attributes:
         rows: (rows, D); inf in absent ones.
         first: the place of the first row of each set, (B, 1).
-        count: how many rows of it are present, (B, 1).
+        sizes: how many rows of it are present, (B, 1).
     """
 
     rows: Tensor
     first: Tensor
-    count: Tensor
+    sizes: Tensor
 
     def at(self, rank: Tensor) -> Tensor:
-        """Return the values of a rank in each set, (B, D); `rank` is (B, 1), from 0, and taken as the nearest there is.
+        """Return the values of a rank in each set, (B, D); `rank` is (B, 1), from 0, and taken as the nearest
+        there is.
 
         0 in sets without samples.
         """
-        last = (self.count - 1).clamp_min(0)
+        last = (self.sizes - 1).clamp_min(0)
         place = (self.first + torch.minimum(rank.clamp_min(0), last)).squeeze(-1)
         rows = torch.cat([self.rows, self.rows.new_zeros(1, self.rows.shape[1])])  # a row for sets without any
-        values = rows.index_select(0, torch.where(self.count.squeeze(-1) > 0, place, len(self.rows)))
-        return torch.where(self.count > 0, values, 0.0)
+        values = rows.index_select(0, torch.where(self.sizes.squeeze(-1) > 0, place, len(self.rows)))
+        return torch.where(self.sizes > 0, values, 0.0)
 
 
 class Sets(ABC):

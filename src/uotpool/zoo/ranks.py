@@ -29,7 +29,7 @@ class Quantile(Pooling):
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         ordered = sets.sort_n(X)
-        place = self.q * (ordered.count - 1).clamp_min(0).to(X.dtype)
+        place = self.q * (ordered.sizes - 1).clamp_min(0).to(X.dtype)
         rank = place.floor().long()
         low, high = ordered.at(rank), ordered.at(rank + 1)
         # Not low + f (high - low), which overflows where the two are of opposite signs.
@@ -51,10 +51,10 @@ class TopKMean(Pooling):
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         ordered = sets.sort_n(X)
-        total = torch.zeros_like(ordered.at(ordered.count))
+        total = torch.zeros_like(ordered.at(ordered.sizes))
         for i in range(1, self.k + 1):
-            total = total + torch.where(ordered.count >= i, ordered.at(ordered.count - i), 0.0)
-        return total / ordered.count.clamp(1, self.k)
+            total = total + torch.where(ordered.sizes >= i, ordered.at(ordered.sizes - i), 0.0)
+        return total / ordered.sizes.clamp(1, self.k)
 
 
 class Std(Pooling):

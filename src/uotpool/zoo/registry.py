@@ -52,7 +52,7 @@ def _imported(module: str, name: str) -> type[Pooling]:
     found = getattr(import_module(module), name, None)
     if not (inspect.isclass(found) and issubclass(found, Pooling)):
         checks.fail("name", f"a subclass of uotpool.zoo.Pooling as {module}:{name}", found, TypeError)
-    return found  # type: ignore[no-any-return, return-value] # checked above
+    return found  # type: ignore[return-value] # checked above
 
 
 LEE, ILSE, UOT = "Lee et al. 2016", "Ilse et al. 2018", "Cheng and Xu 2022"
@@ -249,7 +249,8 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
     """Make a pooling by its name.
 
     Args:
-        name: one of `names()`, which `uotpool poolings` lists, or "package.module:Class" for a pooling of your own.
+        name: one of `names()`, which `uotpool poolings` lists, or "package.module:Class" for a pooling of your
+            own.
         dim: number of features of a sample.
         hidden: width of the hidden layer, for the poolings that have one; default `dim`, but 4 `dim` for
             "map". The others ignore it, so that one can be put in the place of another by its name alone.

@@ -81,7 +81,7 @@ class CpuBackend(FusedBackend):
 def _call(
     a: Arguments, function: Any, dout: int, out: int, dX: int, dlog_p0: int, dlog_q0: int, draw: list[int]
 ) -> None:
-    """Call the library. Arrays are addresses, 0 for none; `draw` has one for each tensor of `a.raw`, or nothing."""
+    """Call the library. Arrays are addresses, 0 for none; `draw` has one for each of `a.raw`, or nothing."""
     _, X, ptr, order, _, N, log_p0, log_q0, raw, transforms, fixed, lengths, num_sets, solver, K, plan = a
     D = X.shape[-1]
     doubles = array("d", fixed)  # named, as it has to live until the call is over
