@@ -158,4 +158,4 @@ def make_layer(
 
 
 # The layer of 0.1 and of the paper, solved exactly.
-CLASSIC: dict[str, Any] = {"K": 4, **dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))}
+CLASSIC: dict[str, Any] = dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))

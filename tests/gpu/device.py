@@ -6,6 +6,7 @@ it in the interpreter. Without either it fails: to skip would look as if the ker
 
 from __future__ import annotations
 
+import copy
 import os
 
 import pytest
@@ -77,9 +78,9 @@ def test_quadratic_admm():
 def test_windows(kernel, stride, padding, memory_format):
     torch.manual_seed(0)
     size = (1, 3, 6, 6) if INTERPRETED else (4, 64, 56, 56)
-    layer = uotpool.UOTPool2d(size[1], kernel, stride, padding, K=2, impl="triton")
-    plain = uotpool.UOTPool2d(size[1], kernel, stride, padding, K=2, impl="reference").double()
-    plain.load_state_dict(layer.state_dict())
+    layer = uotpool.UOTPool2d(size[1], kernel, stride, padding, solver=uotpool.Sinkhorn(2), impl="triton")
+    plain = copy.deepcopy(layer).double()
+    plain.pool.impl = "reference"
     X = torch.randn(size, dtype=torch.float64).contiguous(memory_format=memory_format)
     found = []
     for model, x in ((plain, X), (layer.to(DEVICE), X.float().to(DEVICE))):
@@ -132,7 +133,7 @@ def test_the_same_bits_each_time(regime, monkeypatch):
 
 @ON_GPU_ONLY
 def test_auto_takes_the_kernels():
-    assert uotpool.resolve_impl(torch.empty(1, 2, 3, device=DEVICE), "sinkhorn") == "triton"
+    assert uotpool.explain_impl(torch.empty(1, 2, 3, device=DEVICE)) == "triton"
 
 
 @ON_GPU_ONLY

@@ -67,15 +67,12 @@ def test_group_reads_an_index_with_strides():
 def test_one_meta_tensor_among_others_is_refused():
     """Torch hands such a call to the function for shapes, whose result was what the memory held before."""
     X, weights, meta = torch.rand(4, 3), torch.ones(3, 2), torch.device("meta")
-    index, images = torch.zeros(4, dtype=torch.int64), torch.rand(1, 3, 4, 4)
+    index = torch.zeros(4, dtype=torch.int64)
     solve = (None, None, 2, None, None, weights.to(meta), None, 2, "sinkhorn", False)
-    sizes = ([2, 2], [2, 2], [0, 0], [2, 2])
     calls = {
         "group": (X, index.to(meta), None, 2, 0),
         "solve": (X, *solve),
         "solve_backward": (torch.rand(2, 3), X, *solve, [True] * 5),
-        "window": (images, weights.to(meta), None, *sizes),
-        "window_backward": (torch.rand(1, 3, 2, 2), images, weights.to(meta), None, *sizes, [True] * 3),
         "segment_sum": (X, index.to(meta), 2),
         "segment_max": (X, index.to(meta), 2),
         "segment_spread": (X, index.to(meta)),
