@@ -113,7 +113,7 @@ def test_bfloat16_is_near_float32():
 
 def test_no_decay_of_the_weights_of_a_pooling():
     network = models.make("resnet-tiny", 1, 10, 8, small_stem=True, trained=False, weights=None)
-    network.put(uotpool.AdaptiveUOTPool2d(64, start="mean"))
+    network.put(uotpool.AdaptiveUOTPool2d(64, scale=uotpool.Learned(0.0)))
     rest, weights = loop.make_optimizer(
         network, loop.Phase("x", 1, 2, lr=0.1, weight_decay=0.01, pool_lr=3)
     ).param_groups
@@ -371,11 +371,7 @@ def test_what_counts_for_the_fingerprint():
         }
         & used
     )
-    assert {
-        "uotpool.nn.images",
-        "uotpool.nn.pooling",
-        "uotpool.backends.cpu.windows",
-    } <= used  # of the local pools of "cnn"
+    assert {"uotpool.nn.images", "uotpool.nn.pooling", "uotpool.nn.windows"} <= used  # of the local pools of "cnn"
     assert len({fingerprint("image", name) for name in ("mean", "max", "uotp-sinkhorn")}) == 3
 
 
