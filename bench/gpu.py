@@ -10,23 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from uotpool_experiments.solvers import SOLVERS
+from uotpool_experiments.solvers import SOLVERS, solver_of
 
-from bench.cases import Answer, WrongAnswerError, show
+from bench.cases import Answer, WrongAnswerError, layer, show
 from bench.rows import Case, Comparison, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples
-from tests.spelling import CLASSIC, make_layer
-from uotpool import UOTPool2d, explain_impl
-from uotpool.backends import BACKENDS, SolverOptions
+from uotpool import explain_impl
+from uotpool.backends import BACKENDS
 
 OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
 LARGE = (1, 50_000, 512)
-WINDOWS = (32, 64, 56, 56)
 QUICK = ((2, 5, 4), (1, 70, 4))
-QUICK_WINDOWS = (1, 2, 2, 4)
 NOTE = "K = 4, float32, learned weights; times of the GPU between two events, the least of several turns"
 DRY = "TRITON_INTERPRET is set: these are times of Triton's interpreter on the CPU, which mean nothing"
 Pool = Callable[[Tensor], Tensor]
@@ -35,8 +31,7 @@ Pool = Callable[[Tensor], Tensor]
 def measure(session: Session) -> list[Comparison]:
     device = _device()
     sizes = QUICK if session.quick else (*session.sizes, LARGE)
-    cases: list[tuple[tuple[int, ...], str]] = [(size, solver) for size in sizes for solver in SOLVERS]
-    cases.append((QUICK_WINDOWS if session.quick else WINDOWS, "sinkhorn"))
+    cases = [(size, solver) for size in sizes for solver in SOLVERS]
     rows: list[Comparison] = []
     for size, solver in session.track(cases, "gpu"):
         rows += _compare(session, size, solver, device)
@@ -48,7 +43,7 @@ def _device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     X = torch.empty(1, 1, 1)
-    if BACKENDS["triton"].unavailable() or BACKENDS["triton"].refuses_input(X):
+    if BACKENDS["triton"].why_not(X, solver_of("sinkhorn")):
         raise SystemExit(
             f"bench: gpu needs a CUDA or ROCm GPU, and torch sees none (uotpool: {explain_impl(X)}). "
             "To see that the measurement works: TRITON_INTERPRET=1 python -m bench gpu --quick"
@@ -60,37 +55,26 @@ def pools(
     size: tuple[int, ...], solver: str, device: torch.device, K: int, *, compiled: bool
 ) -> dict[str, nn.Module]:
     """Make the layers of a case, all with the same weights."""
-    images = len(size) == 4
 
-    def layer(impl: str) -> nn.Module:
-        torch.manual_seed(1)
-        if images:
-            return UOTPool2d(size[1], 2, K=K, impl=impl).to(device)
-        return make_layer(size[2], **CLASSIC, solver=solver, K=K, impl=impl).to(device)
+    def make(impl: str) -> nn.Module:
+        return layer(size[2], solver, K, impl=impl).to(device)
 
-    found = {OURS: layer("triton"), REFERENCE: layer("reference")}
+    found = {OURS: make("triton"), REFERENCE: make("reference")}
     if compiled:
         torch.compiler.reset()
-        found[COMPILED] = torch.compile(layer("reference"), dynamic=False)  # type: ignore[assignment]
-    found[MAX] = _Max(images)
+        found[COMPILED] = torch.compile(make("reference"), dynamic=False)  # type: ignore[assignment]
+    found[MAX] = _Max()
     return found
 
 
 class _Max(nn.Module):
-    def __init__(self, images: bool) -> None:
-        super().__init__()
-        self.images = images
-
     def forward(self, X: Tensor) -> Tensor:
-        return F.max_pool2d(X, 2) if self.images else X.amax(1)
+        return X.amax(1)
 
 
 def _compare(session: Session, size: tuple[int, ...], solver: str, device: torch.device) -> list[Comparison]:
     X = samples(size).to(device)
-    images = len(size) == 4
-    options = SolverOptions(SOLVERS[solver])
-    ours = BACKENDS["triton"]
-    if ours.refuses_input(X, 1 if images else -1) or (not images and ours.refuses_sets(X, size[0], options)):
+    if BACKENDS["triton"].why_not(X, solver_of(solver)):
         return []
     K = 1 if session.quick else 4
     found = pools(size, solver, device, K, compiled=session.compile != "none")

@@ -93,7 +93,7 @@ def _optimum_of_max(case: Problem) -> list[Finding]:
 
 
 def _mixed(case: Problem) -> list[Finding]:
-    """A pooling of the two pooled vectors, in the setting of attention, with the sample prior [omega, 1 - omega]."""
+    """A pooling of the two pooled vectors, as attention, with the sample prior [omega, 1 - omega]."""
     X = case.X
     mean, top = (kind(X.shape[2]).double()(X) for kind in (UOTPooling.mean, UOTPooling.max))
     omega = torch.full((len(X), 1), 0.3, dtype=X.dtype)

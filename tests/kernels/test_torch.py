@@ -252,7 +252,7 @@ def test_transforms_fall_back_to_the_reference(solver, name):
     assert torch.equal(got, want)
     with (
         check(False),
-        pytest.raises(ValueError, match=r'^impl: .*torch\.func'),
+        pytest.raises(ValueError, match=r"^impl: .*torch\.func"),
     ):
         transforms("cpu", solver)[name]()
 

@@ -414,7 +414,9 @@ def test_half_precision(name, half):
     assert {t.dtype for t in (y, dx, *rest)} == {half}
     assert all(t.isfinite().all() for t in (y, dx, *rest))
     assert torch.equal(y, call(halved, x.float(), **sets.ragged).to(half))
-    close(y.float(), call(pool.float(), x.float(), **sets.ragged), tol.F16 if half is torch.float16 else tol.BF16)
+    close(
+        y.float(), call(pool.float(), x.float(), **sets.ragged), tol.F16 if half is torch.float16 else tol.BF16
+    )
 
 
 @every

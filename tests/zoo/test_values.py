@@ -515,7 +515,10 @@ def test_options_reach_the_uot_pooling(name):
     build = UOTPooling.published if name.endswith("-paper") else classic
     solver: Any = name.removeprefix("uotp-").removesuffix("-paper")
     pools = []
-    for make in (lambda **options: zoo.build(name, D, **options), lambda **options: build(D, solver, **options)):
+    for make in (
+        lambda **options: zoo.build(name, D, **options),
+        lambda **options: build(D, solver, **options),
+    ):
         torch.manual_seed(1)
         pools.append(make(K=2, p0="learned", q0="learned", alpha1=0.5))
     x = torch.randn(2, 5, D)
