@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.spelling import CLASSIC, make_layer
+from tests.spelling import classic
 from uotpool import (
     AdaptiveUOTPool2d,
     Sinkhorn,
@@ -63,11 +63,10 @@ SETS = {"0": {0: "B", 1: "N"}, "1": {0: "B", 1: "N"}}
 IMAGES = {"0": {0: "B", 2: "H", 3: "W"}}
 # Of two modules: a loop, and half of the time that exporters take for the default of four.
 LAYERS: dict[str, Any] = {
-    f"UOTPooling {s}": lambda s=s: make_layer(D, **CLASSIC, solver=s, K=2, p0="learned", q0="learned")
-    for s in SOLVERS
+    f"UOTPooling {s}": lambda s=s: classic(D, solver=s, K=2, p0="learned", q0="learned") for s in SOLVERS
 }
 LAYERS |= {
-    "start": lambda: make_layer(D, **CLASSIC, K=2, start="mean"),
+    "start": lambda: classic(D, K=2, start="mean"),
     "zoo": lambda: build("gated-attention", D),
 }
 POOLS = {
@@ -89,7 +88,7 @@ def test_onnx_by_tracing(name):
 
 
 def test_onnx_by_tracing_of_fixed_sizes():
-    for layer, size in ((make_layer(D, **CLASSIC), (2, 5, D)), (POOLS["ceil"](), SIZES[0])):
+    for layer, size in ((classic(D), (2, 5, D)), (POOLS["ceil"](), SIZES[0])):
         close(traced(layer, (randn(*size),))(randn(*size)), layer(randn(*size)))
 
 
@@ -97,7 +96,7 @@ def test_onnx_by_tracing_with_a_mask():
     def mask(B, N):
         return torch.arange(N) < torch.arange(B)[:, None] % N + 1
 
-    layer = make_layer(D, **CLASSIC)
+    layer = classic(D)
     for args in ((randn(2, 5, D), {"mask": mask(2, 5)}), (randn(2, 5, D), None, None, None, mask(2, 5))):
         axes = {str(i): SETS["0"] for i in range(5)}
         run = traced(layer, args, {"0": SETS["0"], "1": SETS["0"]} if len(args) == 2 else axes)
@@ -107,7 +106,7 @@ def test_onnx_by_tracing_with_a_mask():
 
 def test_onnx_by_tracing_of_ragged_sets():
     """Torch's exporter writes an index_add that forgets repeated indices: the model was silently wrong."""
-    layer = make_layer(D, **CLASSIC)
+    layer = classic(D)
     run = traced(layer, (randn(9, D), torch.arange(9) % 3), {"0": {0: "M"}, "1": {0: "M"}})
     for M in (9, 20):
         close(run(randn(M, D), torch.arange(M) % 3), layer(randn(M, D), torch.arange(M) % 3))
@@ -163,7 +162,7 @@ class Poolings(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.before = nn.Linear(5, D)
-        self.pools = nn.ModuleList(make_layer(D, **CLASSIC, solver=s, K=1, q0="learned") for s in SOLVERS)
+        self.pools = nn.ModuleList(classic(D, solver=s, K=1, q0="learned") for s in SOLVERS)
         self.after = nn.Linear(len(SOLVERS) * D, 2)
         self.windows = nn.ModuleList(
             [UOTPool2d(D, 2, solver=Sinkhorn(1)), UOTPool2d(D, 3, 2, ceil_mode=True, solver=Sinkhorn(1))]
@@ -213,7 +212,7 @@ class Both(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pools = nn.ModuleList([make_layer(D, **CLASSIC, K=1, impl=impl) for impl in ("auto", "reference")])
+        self.pools = nn.ModuleList([classic(D, K=1, impl=impl) for impl in ("auto", "reference")])
 
     def forward(self, X: Tensor) -> list[Tensor]:
         return [pool(X) for pool in self.pools]
@@ -256,7 +255,7 @@ def test_traced_layers_on_other_images(name):
 
 def test_traced_layer_in_training():
     """Plain operators of torch, so with derivatives."""
-    layer, X = make_layer(D, **CLASSIC), randn(3, 6, D).requires_grad_()
+    layer, X = classic(D), randn(3, 6, D).requires_grad_()
     traced = torch.jit.trace(layer, (randn(2, 5, D),))
     grads = [torch.autograd.grad(f(X).square().sum(), [X, *layer.parameters()]) for f in (traced, layer)]
     for got, want in zip(*grads, strict=True):

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import uotpool
 from tests import tolerances as tol
 from tests.cases import SOLVERS, problem
-from tests.spelling import CLASSIC, make_layer
+from tests.spelling import classic
 from uotpool import Learned, Newton, Problem, Sinkhorn, UOTPooling, explain_impl, published, uot_pool
 from uotpool.backends.cpu.backend import CPU
 from uotpool.integrations.pyg import UOTAggregation
@@ -56,7 +56,7 @@ def stats(P=X, X=X, **how):
 
 
 def layer(dim=4, **how):
-    return make_layer(dim, **CLASSIC | how)
+    return classic(dim, **how)
 
 
 def aggregation(dim=4, **how):

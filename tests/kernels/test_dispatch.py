@@ -8,7 +8,7 @@ import torch
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, rand
-from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from tests.spelling import classic, uot_plan, uot_pool
 from uotpool import Problem, Sinkhorn, backends, explain_impl, published
 from uotpool.backends.cpu import library, ops
 from uotpool.solvers import Solver, as_solver
@@ -61,12 +61,12 @@ def test_what_runs_on_the_kernels(trap, solver, run):
 @each_solver
 def test_layer_honours_impl(trap, solver):
     for impl in ("auto", "cpu"):
-        layer = make_layer(5, **CLASSIC, solver=solver, impl=impl).double()
+        layer = classic(5, solver=solver, impl=impl).double()
         with pytest.raises(Ran):
             layer(X)
         with pytest.raises(Ran):
             layer.plan(X)
-    layer = make_layer(5, **CLASSIC, solver=solver, impl="reference").double()
+    layer = classic(5, solver=solver, impl="reference").double()
     layer(X)
     layer.plan(X)
 
@@ -168,7 +168,7 @@ def test_a_solver_without_a_kernel_runs_in_torch():
 @pytest.mark.parametrize("name", ["p0", "q0"])
 def test_a_prior_on_another_device_is_refused(name):
     """Its address would be read as one of this machine's memory."""
-    pool = make_layer(5, **CLASSIC, **{name: Elsewhere()}).double()
+    pool = classic(5, **{name: Elsewhere()}).double()
     with pytest.raises(ValueError, match=rf"{name}: expected the device of X \(cpu\), got meta"):
         pool(X)
 

@@ -20,7 +20,7 @@ from uotpool import UOTPooling, zoo
 pytest.importorskip("torch_geometric")
 from torch_geometric.nn import ASAPooling, DenseGCNConv, GCNConv, SAGPooling, aggr, dense_diff_pool
 
-from tests.spelling import CLASSIC, make_layer
+from tests.spelling import classic
 
 D = 4
 
@@ -512,7 +512,7 @@ def test_uotp_with_a_sum_readout():
 
 @pytest.mark.parametrize("name", ["uotp-sinkhorn", "uotp-badmm-e-paper"])
 def test_options_reach_the_uot_pooling(name):
-    build = UOTPooling.published if name.endswith("-paper") else classic
+    build = UOTPooling.published if name.endswith("-paper") else by_solver
     solver: Any = name.removeprefix("uotp-").removesuffix("-paper")
     pools = []
     for make in (
@@ -525,8 +525,8 @@ def test_options_reach_the_uot_pooling(name):
     assert torch.equal(pools[0](x), pools[1](x))
 
 
-def classic(dim, solver, **options):
-    return make_layer(dim, **CLASSIC | {"solver": solver} | options)
+def by_solver(dim, solver, **options):
+    return classic(dim, solver=solver, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from uotpool import backends, check, explain_impl
 from uotpool.backends.triton import calls, ops
 from uotpool.backends.triton.arguments import Arguments, Saved
 from uotpool.backends.triton.backend import TRITON
+from uotpool.solvers import as_solver
 
 D = 3
 PTR, ORDER = torch.tensor([0, 2, 2, 6]), torch.tensor([3, 1, 0, 5, 2, 4])
@@ -179,16 +180,12 @@ def test_choice_by_shapes_alone():
 
 def test_what_the_backend_takes():
     X = dense(1, 3, 3).X
-    assert resolve_impl(X, "sinkhorn", "triton") == "triton"
-    assert resolve_impl(X, "sinkhorn") == "cpu"  # also where kernels are interpreted
-    assert resolve_impl(X, "badmm-q", "triton") == "triton"
-    with pytest.raises(ValueError, match=r'X: expected for impl="triton" at most 1024 features, got'):
-        uot_pool(torch.rand(2, 2, 1025), 1.0, 1.0, 1.0, impl="triton")
-    with pytest.raises(ValueError, match='"triton" has the K modules of formulation="exact" only'):
-        uot_pool(X, 1.0, 1.0, 1.0, K="converged", impl="triton")
-    assert torch.equal(
-        uot_pool(X, 1.0, 1.0, 1.0, K=0, impl="triton"), uot_pool(X, 1.0, 1.0, 1.0, K=0, impl="reference")
-    )
+    for solver in map(as_solver, ("sinkhorn", "badmm-q")):
+        assert backends.choose(X, solver, "triton") is TRITON
+        assert backends.choose(X, solver).name == "cpu"  # also where kernels are interpreted
+    for how in ({"X": torch.rand(2, 2, 1025)}, {"K": "converged"}, {"K": 0}):
+        with pytest.raises(ValueError, match=r"^impl: "):
+            uot_pool(**{"X": X, "alpha0": 1.0, "alpha1": 1.0, "alpha2": 1.0, "impl": "triton"} | how)
     assert explain_impl(X) == "cpu"
-    assert "triton expects a tensor on a CUDA or ROCm GPU" in explain_impl(X.to("meta"))
+    assert "triton takes tensors on a CUDA or ROCm GPU" in explain_impl(X.to("meta"))
     assert backends.BACKENDS["triton"] is TRITON
