@@ -85,7 +85,7 @@ def test_message_passing_without_edges():
 
 def test_as_the_mean_aggregation_of_a_stock_convolution():
     """With the weights of mean pooling, `SAGEConv` gives what its own mean aggregation gives."""
-    mean = {"K": 1, "alpha0": 1e12, "alpha1": 1e12, "alpha2": 1e12}
+    mean = {"solver": Sinkhorn(1), "scale": 1.0, "alpha0": 1e12, "alpha1": 1e12, "alpha2": 1e12}
     ours, stock = SAGEConv(D, 6, aggr=UOTAggregation(D, **mean)).double(), SAGEConv(D, 6, aggr="mean").double()
     ours.load_state_dict(stock.state_dict(), strict=False)
     x = randn(NODES, D)
@@ -93,7 +93,7 @@ def test_as_the_mean_aggregation_of_a_stock_convolution():
 
 
 def test_gradients_through_a_stock_convolution():
-    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", q0="learned", alpha1=None)).double()
+    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", q0="learned", alpha1=Learned())).double()
     x = randn(NODES, D).requires_grad_()
     conv(x, EDGES).square().sum().backward()
     gradients = {name: p.grad for name, p in conv.named_parameters()}
@@ -272,6 +272,6 @@ def test_reset_parameters():
 
 
 def test_repr():
-    aggregation = UOTAggregation(D, Sinkhorn(2), alpha0=0.5, q0="learned")
+    aggregation = UOTAggregation(D, solver=Sinkhorn(2), alpha0=0.5, q0="learned")
     assert repr(aggregation) == "UOTAggregation(4, Sinkhorn(K=2), alpha0=0.5)"
     assert "aggr=UOTAggregation(4, Sinkhorn(K=4))" in repr(SAGEConv(D, 6, aggr=UOTAggregation(D)))

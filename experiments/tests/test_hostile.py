@@ -23,6 +23,7 @@ from uotpool_experiments.cli import arguments
 from uotpool_experiments.datasets import DatasetRefusedError, digests
 from uotpool_experiments.datasets.graphs import read as read_graphs
 from uotpool_experiments.datasets.mil import read_csv, read_mat
+from uotpool_experiments.plaintext import visible
 from uotpool_experiments.runs import export, sweep
 from uotpool_experiments.runs.reading import read_rows
 from uotpool_experiments.runs.store import Store
@@ -34,7 +35,6 @@ from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, command, mil_spec
 from experiments.tests.text_table import text_table
 from uotpool.cli import OF_EXPERIMENTS, main, make_parser
-from uotpool_experiments.plaintext import visible
 
 ROOT = Path(__file__).parents[2]
 

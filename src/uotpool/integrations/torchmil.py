@@ -64,6 +64,7 @@ class UOTMIL(MILModel):
                 which sums to 1 in a bag, without a graph.
         """
         features = self.feat_ext(X)
+        mask = _as_bool(mask)
         logits = self.classifier(self.pool(features, mask=mask)).squeeze(-1)
         return (logits, self.pool.scores(features, mask=mask)) if return_att else logits
 
@@ -91,9 +92,17 @@ class UOTMIL(MILModel):
                 bag): above 0 it speaks for the positive class. These add up to the logit without its bias.
         """
         with torch.no_grad():
-            features = self.feat_ext(X)
+            features, mask = self.feat_ext(X), _as_bool(mask)
             logits = self.classifier(self.pool(features, mask=mask)).squeeze(-1)
             if not return_inst_pred:
                 return logits
             g = self.classifier.weight[0]
             return logits, self.pool.scores(features, mask=mask, output=g)
+
+
+def _as_bool(mask: Tensor | None) -> Tensor | None:
+    """Return a mask as bool: those of torchmil's own batches are floats, 0 and 1, which our layers refuse."""
+    if not isinstance(mask, Tensor) or not mask.is_floating_point():
+        return mask
+    checks.mask_values(mask, "a tensor of 0 and 1")
+    return mask != 0
