@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LATER := --ignore=tests/browser --ignore=tests/large
 FAST := tests -m "not process" $(LATER) --ignore=tests/gpu \
 	$(foreach name,test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site \
-	test_docstrings test_fuzz test_notebooks test_project test_runtime test_ddp test_studies test_witnesses kernels/test_driver \
+	test_docstrings test_fuzz test_project test_runtime test_ddp test_studies test_witnesses kernels/test_driver \
 	kernels/test_torch triton/test_interpreted zoo/test_runtime,--ignore=tests/$(name).py)
 # A file is the work of one process, so that what its tests share is made once; tests/conftest.py has the order of files.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
@@ -17,8 +17,8 @@ LARGE := $(VENV)/.large
 # timm, with a torchvision that may not load beside this torch: tests/beside_cpu.py says why they are here.
 TIMM := $(VENV)/timm
 # What `make test-with` runs: the parts that need torch, PyG and few small packages.
-LIBRARY := -m "not process" tests/kernels tests/zoo $(foreach name,assignment cli config default gradients graph_readout images \
-	invariance limits moved nested optimality paper_facts pyg scale scores stability start validation,tests/test_$(name).py)
+LIBRARY := -m "not process" tests/kernels tests/nn tests/zoo $(foreach name,assignment cli gradients graph_readout images \
+	invariance limits nested optimality paper_facts pyg scale scores stability validation,tests/test_$(name).py)
 TORCH ?= torch
 OLDEST_TORCH := 2.4.0
 PUBLISH := build/publish
@@ -29,7 +29,7 @@ ARM_SYSTEM ?= /usr/aarch64-linux-gnu
 export PYTHONDONTWRITEBYTECODE :=
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: demo test test-fast test-browser test-integrations coverage lint style bench docs sanitize wheel test-wheel check-project \
+.PHONY: demo test test-fast test-browser test-gpu test-integrations coverage lint style bench docs sanitize wheel test-wheel check-project \
 	test-aarch64 test-isa test-oldest test-with clean
 
 demo: $(INSTALLED)
@@ -63,6 +63,10 @@ test-browser: $(READY)
 # What needs weights or texts to be fetched, some 100 MB: the real encoder in place of a tiny one.
 test-integrations: $(LARGE)
 	$(PYTEST) tests/large
+
+# The GPU kernels on a GPU. Without one this fails; TRITON_INTERPRET=1 make test-gpu interprets them on the CPU.
+test-gpu: $(READY)
+	$(PYTEST) tests/gpu/device.py
 
 lint: style
 	$(BIN)/mypy
@@ -116,8 +120,7 @@ test-wheel:
 # torch.export of torch 2.4 cannot trace the layers, its compiled autograd not the calls of the kernels, its nested tensors
 # compute otherwise, and one graph is two there: the tests of these are left out.
 NOT_OLDEST := kernels/test_torch.py::test_export_round_trip kernels/test_torch.py::test_compiled_graph_holds \
-	kernels/test_scale.py::test_compiled_and_exported \
-	kernels/test_learned.py::test_compiled_autograd test_nested.py test_validation.py::test_a_mask_whose_values
+	kernels/test_scale.py::test_compiled_and_exported test_nested.py test_validation.py::test_masks_under_a_compiler
 test-oldest:
 	$(MAKE) test-with TORCH=torch==$(OLDEST_TORCH) WITHOUT="$(foreach name,$(NOT_OLDEST),--deselect=tests/$(name))"
 

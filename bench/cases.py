@@ -25,13 +25,13 @@ def only_reference() -> bool:
     return explain_impl(torch.empty(1, 1, 1)).startswith("reference")
 
 
-def layer(D: int, solver: str, K: int = 4, **how: Any) -> UOTPooling:
+def layer(D: int, solver: str, K: int = 4, formulation: str = "exact", **how: Any) -> UOTPooling:
     """Make a layer whose learned weights differ between modules; the same solver and K give the same ones."""
     torch.manual_seed(1)
-    steps = solver_of(solver, K=K)
+    steps = solver_of(solver, formulation, K)
     names = ("alpha0", "alpha1", "alpha2", *(("rho",) if steps.uses_rho else ()))
-    learned = dict.fromkeys(names, Learned(transform="softplus", per_step=True))
-    return UOTPooling(D, steps, scale=1.0, **learned, **how)
+    learned: dict[str, Any] = dict.fromkeys(names, Learned(transform="softplus", per_step=True))
+    return UOTPooling(D, steps, **{"scale": 1.0} | learned | how)
 
 
 class Answer(NamedTuple):

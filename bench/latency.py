@@ -11,6 +11,7 @@ from bench.session import Session
 from bench.timing import BOTH, FORWARD, Call, samples, timed
 from tests.spelling import uot_pool
 from uotpool.nn import UOTPooling
+from uotpool.solvers import as_solver
 
 SIZE = (1, 5, 8)
 TARGET = Target("<=", 80, MICROSECONDS)
@@ -34,7 +35,7 @@ def _calls(session: Session, solver: str) -> list[Comparison]:
         calls["uot_pool with numbers", FUNCTION, impl] = _function(X, solver, impl)
         layers = {
             OF_PAPER: layer(SIZE[2], solver, impl=impl),
-            DEFAULT: UOTPooling(SIZE[2], solver, impl=impl),
+            DEFAULT: UOTPooling(SIZE[2], as_solver(solver), impl=impl),
         }
         for name, pool in layers.items():
             if impl == "auto":

@@ -19,7 +19,8 @@ from bench.report import rewrite, written
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples, timed
-from tests.spelling import make_layer
+from uotpool import Learned
+from uotpool.integrations.sentence_transformers import UOTPooling
 
 BASELINE, MAX, OURS, ENCODER = "Pooling, mean", "Pooling, max", "UOTPooling", "MiniLM"
 SIZES = ((32, 128), (32, 32), (128, 128))  # sentences and tokens
@@ -75,7 +76,7 @@ def _compare(
     session: Session, size: str, X: Tensor, features: dict[str, Any], threads: int, *, whole: bool
 ) -> list[Comparison]:
     dim = X.shape[-1]
-    modules = {BASELINE: Pooling(dim), MAX: Pooling(dim, "max"), OURS: make_layer(dim)}
+    modules = {BASELINE: Pooling(dim), MAX: Pooling(dim, "max"), OURS: UOTPooling(dim)}
     pools = {name: Padded(module, features) for name, module in modules.items()}
     _verify(X, features)
     rows = []
@@ -127,10 +128,12 @@ def table(lines: Sequence[dict[str, str]], threads: int) -> str:
 def _verify(X: Tensor, features: dict[str, Any]) -> None:
     """Refuse to time a module that pools other tokens than the package does: at its start it is the mean."""
     expected = Pooling(X.shape[-1])({**features, "token_embeddings": X})["sentence_embedding"]
-    found = make_layer(X.shape[-1], start="mean")({**features, "token_embeddings": X})["sentence_embedding"]
+    found = UOTPooling(X.shape[-1], scale=Learned(0.0))({**features, "token_embeddings": X})[
+        "sentence_embedding"
+    ]
     if not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
         raise WrongAnswerError(
-            f"bench: {OURS} at start='mean' and {BASELINE} differ on {tuple(X.shape)}; not timed"
+            f"bench: {OURS} at a scale of 0 and {BASELINE} differ on {tuple(X.shape)}; not timed"
         )
 
 

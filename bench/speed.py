@@ -20,7 +20,7 @@ TARGETS = {
 }
 OURS, EAGER, COMPILED, REFERENCE = "uotpool", "eager", "torch.compile(eager)", "exact reference"
 NOTE = (
-    "eager: formulation='paper', impl='reference'; exact reference: what uotpool computes, op by op. "
+    "eager: the algorithm as published, impl='reference'; exact reference: what uotpool computes, op by op. "
     "torch.compile takes long to compile: timed at some sizes only, see --compile"
 )
 

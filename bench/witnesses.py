@@ -45,7 +45,7 @@ from uotpool_experiments.datasets import Bags
 from bench.report import markdown
 from bench.rows import PART, Finding
 from bench.session import Session
-from tests.spelling import CLASSIC, make_layer
+from tests.spelling import classic
 from uotpool import UOTPooling, param_groups
 from uotpool.nn import SamplePrior
 from uotpool.zoo import build
@@ -63,17 +63,15 @@ SETTINGS: dict[str, Callable[[int, float, int], nn.Module]] = {
     "mean": lambda dim, spread, hidden: build("mean", dim),
     "max": lambda dim, spread, hidden: build("max", dim),
     "gated-attention": lambda dim, spread, hidden: build("gated-attention", dim, hidden),
-    "UOTPooling.classic": lambda dim, spread, hidden: make_layer(dim, **CLASSIC),
-    'UOTPooling.classic, start="mean"': lambda dim, spread, hidden: make_layer(dim, **CLASSIC, start="mean"),
-    "UOTPooling.classic, alpha0 from 0.3 spread": lambda dim, spread, hidden: make_layer(
-        dim, **CLASSIC, init={"alpha0": 0.3 * spread}
+    "UOTPooling.classic": lambda dim, spread, hidden: classic(dim),
+    'UOTPooling.classic, start="mean"': lambda dim, spread, hidden: classic(dim, start="mean"),
+    "UOTPooling.classic, alpha0 from 0.3 spread": lambda dim, spread, hidden: classic(
+        dim, init={"alpha0": 0.3 * spread}
     ),
-    "UOTPooling.classic, from nearly max": lambda dim, spread, hidden: make_layer(
-        dim, **CLASSIC, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread}
+    "UOTPooling.classic, from nearly max": lambda dim, spread, hidden: classic(
+        dim, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread}
     ),
-    "UOTPooling.classic, learned q0": lambda dim, spread, hidden: make_layer(
-        dim, **CLASSIC, q0=SamplePrior(dim, hidden)
-    ),
+    "UOTPooling.classic, learned q0": lambda dim, spread, hidden: classic(dim, q0=SamplePrior(dim, hidden)),
     "UOTPooling.attention": lambda dim, spread, hidden: UOTPooling.attention(dim, hidden),
 }
 

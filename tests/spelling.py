@@ -149,13 +149,21 @@ def make_layer(
     given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
     if algorithm.uses_rho:
         given["rho"] = rho
-    found = {name: coefficient(value, name, init or {}, shared) for name, value in given.items()}
+    arguments = {name: coefficient(value, name, init or {}, shared) for name, value in given.items()}
     begin = Learned(0.0 if start == "mean" else 1.0)
-    scales = {"scale": 1.0 if scale is None and start is None else begin}
-    return UOTPooling(
-        dim, algorithm, reduce="sum" if readout == "sum" else "mean", **found, **scales, **options
-    )
+    arguments |= {"scale": 1.0 if scale is None and start is None else begin}
+    arguments |= {name: value for name, value in options.items() if not _is_uniform(value)}
+    return UOTPooling(dim, algorithm, reduce="sum" if readout == "sum" else "mean", **arguments)
+
+
+def _is_uniform(prior: Any) -> bool:
+    return isinstance(prior, str) and prior == "uniform"
+
+
+def classic(dim: int, **options: Any) -> UOTPooling:
+    """Make the layer of the paper, solved exactly: all coefficients by softplus for each step, no scale."""
+    return make_layer(dim, **CLASSIC | options)
 
 
 # The layer of 0.1 and of the paper, solved exactly.
-CLASSIC: dict[str, Any] = {"K": 4, **dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))}
+CLASSIC: dict[str, Any] = dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from tests import tolerances as tol
-from tests.spelling import uot_plan
-from uotpool import UOTAssignment, param_groups
+from uotpool import BregmanADMM, Learned, Problem, Sinkhorn, UOTAssignment, param_groups
 from uotpool.zoo import build
 
 D, M, L = 5, 3, 4
@@ -31,15 +30,15 @@ def samples(*size):
     return torch.randn(*size, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e", "badmm-q"])
+@pytest.mark.parametrize("solver", [Sinkhorn(), BregmanADMM(), BregmanADMM("quadratic")], ids=str)
 def test_it_is_the_plan_of_the_scores_and_a_sum_of_values(solver):
     """Written out for each set, with the plan from the public function."""
-    pool = layer(solver=solver, rho=None if solver == "sinkhorn" else 1.0, K=4, alpha1=0.5, dustbin_share=0.25)
+    rho = 1.0 if solver.uses_rho else None
+    pool = layer(solver=solver, rho=rho, alpha1=0.5, dustbin_share=0.25)
     X = samples(2, 7)
     p0 = torch.tensor([0.25, 0.25, 0.25, 0.25], dtype=X.dtype)
     S = torch.cat([pool.score(X), pool.dustbin.expand(2, 7, 1)], -1)
-    rho = () if solver == "sinkhorn" else (1.0,)
-    P = uot_plan(S, 1.0, 0.5, 1.0, *rho, p0=p0, solver=solver, K=4)
+    P = Problem(S, alpha0=1.0, alpha1=0.5, alpha2=1.0, rho=rho, p0=p0).plan(solver)
     close(pool.plan(X), P)
     for b in range(2):
         V = torch.zeros(M, L, dtype=X.dtype)
@@ -51,7 +50,7 @@ def test_it_is_the_plan_of_the_scores_and_a_sum_of_values(solver):
 
 def test_free_clusters_and_fixed_samples_are_a_softmax_over_clusters():
     """NetVLAD's assignment: each sample hands out 1 / N by its own scores."""
-    pool = layer(alpha1=0.0, alpha2=1e8, K=1)
+    pool = layer(alpha1=0.0, alpha2=1e8, solver=Sinkhorn(1))
     X = samples(2, 7)
     S = torch.cat([pool.score(X), pool.dustbin.expand(2, 7, 1)], -1)
     close(pool.plan(X), S.softmax(-1) / 7, tol.F32)
@@ -60,7 +59,7 @@ def test_free_clusters_and_fixed_samples_are_a_softmax_over_clusters():
 def test_large_weights_are_balanced_transport():
     """Against POT, which solves it set by set."""
     ot = pytest.importorskip("ot")
-    pool = layer(alpha1=1e6, alpha2=1e6, K=500, dustbin_share=0.4)
+    pool = layer(alpha1=1e6, alpha2=1e6, solver=Sinkhorn(500), dustbin_share=0.4)
     X = samples(1, 7)
     S = torch.cat([pool.score(X), pool.dustbin.expand(1, 7, 1)], -1)[0].detach()
     p0 = torch.tensor([0.2, 0.2, 0.2, 0.4], dtype=X.dtype)
@@ -186,7 +185,7 @@ def test_fit_needs_linear_scores():
 
 
 def test_gradients_reach_everything_and_are_right():
-    pool = layer(seed=3, alpha0=None, alpha1=None, alpha2=None, token=2)
+    pool = layer(seed=3, alpha0=Learned(), alpha1=Learned(1.0), alpha2=Learned(1.0), token=2)
     X, token = samples(2, 6).requires_grad_(), samples(2).requires_grad_()
     pool(X, token=token).square().cumsum(1).sum().backward()
     assert [name for name, p in pool.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
@@ -231,7 +230,7 @@ def test_wrong_options_are_refused():
 
 def test_repr_state_and_reset():
     pool = layer(token=2)
-    assert "5, clusters=3, value_dim=4, token=2, solver='sinkhorn', K=3, alpha0=1.0" in repr(pool)
+    assert "5, clusters=3, value_dim=4, token=2, solver=Sinkhorn(K=3), alpha0=1.0" in repr(pool)
     twin = layer(seed=1, token=2)
     twin.load_state_dict(pool.state_dict())
     X, token = samples(2, 6), samples(2)
@@ -280,12 +279,10 @@ def test_more_wrong_options_are_refused():
         UOTAssignment(D, M, L, value=nn.Linear(D, 7))(X)
     with pytest.raises(ValueError, match=r"dustbin_share: expected None with dustbin=False, got 0\.3"):
         UOTAssignment(D, dustbin=False, dustbin_share=0.3)
-    with pytest.raises((ValueError, TypeError), match="K: expected an integer"):
-        UOTAssignment(D, K=None)
 
 
 def test_its_learned_weights_are_not_decayed():
-    pool = UOTAssignment(D, M, L, alpha0=None, alpha1=None)
+    pool = UOTAssignment(D, M, L, alpha0=Learned(), alpha1=Learned())
     rest, weights = param_groups(pool, weight_decay=0.5)
-    assert {id(p) for p in weights["params"]} == {id(pool.raw_alpha0), id(pool.raw_alpha1)}
+    assert {id(p) for p in weights["params"]} == {id(pool.log_alpha0), id(pool.log_alpha1)}
     assert len(rest["params"]) + 2 == len(list(pool.parameters()))

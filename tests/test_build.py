@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.harness import WEIGHTS
-from uotpool import cli, problem
+from uotpool import cli, coefficients
 from uotpool.backends.cpu import library
 
 ROOT = Path(__file__).parent.parent
@@ -65,9 +65,9 @@ def test_constants_mirror_the_header():
     assert [getattr(library, name) for name in codes("UOTPOOL_OK")] == list(range(6))
     forms = {name.lower(): code for code, name in enumerate(codes("UOTPOOL_VALUE"))}
     assert forms == library.FORMS | {"times_rate": library.TIMES_RATE}
-    for name in ("FLOOR", "RATE", "LOG_LIMIT"):
+    for name, here in (("FLOOR", "FLOOR"), ("RATE", "RATE"), ("LOG_LIMIT", "LIMIT")):
         (value,) = re.findall(rf"#define UOTPOOL_{name} (\S+)", HEADER)
-        assert float(value) == getattr(problem, name)
+        assert float(value) == getattr(coefficients, here)
 
 
 def test_every_function_of_the_header_is_declared():
@@ -124,7 +124,7 @@ try:
 except SystemExit:
     pass
 """
-USE = "uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
+USE = "uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
 
 
 @needs_library
@@ -231,7 +231,7 @@ from uotpool.cli import info
 print(uotpool.__file__)
 print(info())
 try:
-    uotpool.make_layer(3, **CLASSIC, impl="cpu")
+    uotpool.UOTPooling(3, impl="cpu")
 except ValueError as error:
     print("ValueError:", error)
 """

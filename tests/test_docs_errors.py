@@ -17,7 +17,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 import uotpool
 from uotpool.backends.cpu import library
@@ -37,14 +36,13 @@ def without_kernels(patch):
         error.write_text("error: no working C++ compiler was found (GCC or Clang, on Linux or macOS)\n")
         patch.setattr(library, "_BUILD_ERROR", error)
         patch.setattr(library, "_reason", library._not_built())
-    uotpool.resolve_impl(torch.empty(0), "sinkhorn", "cpu")
+    uotpool.UOTPooling(4, impl="cpu")
 
 
 def without_pyg(patch):
     patch.setitem(sys.modules, "torch_geometric.nn.aggr", None)
-    for name in ("uotpool.pyg", "uotpool.integrations.pyg"):
-        patch.delitem(sys.modules, name, raising=False)
-    importlib.import_module("uotpool.pyg")
+    patch.delitem(sys.modules, "uotpool.integrations.pyg", raising=False)
+    importlib.import_module("uotpool.integrations.pyg")
 
 
 def without_sentence_transformers(patch):

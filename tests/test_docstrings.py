@@ -9,13 +9,11 @@ import pytest
 import torch
 
 import uotpool
-from tests.spelling import duality_gap, objective, plan_stats, uot_plan, uot_pool
 from uotpool import zoo
 
 SHOWN = [
     *(uotpool.UOTPooling, uotpool.UOTAssignment, uotpool.UOTPool2d, uotpool.replace_global_pool, zoo.build),
-    *(uot_pool, uot_plan, objective, duality_gap, plan_stats),
-    uotpool.suggest_rho,
+    *(uotpool.Problem, uotpool.uot_pool, uotpool.Learned),
 ]
 
 
@@ -23,7 +21,7 @@ SHOWN = [
 def test_examples_run(shown):
     module = sys.modules[shown.__module__]
     finder = doctest.DocTestFinder(recurse=False, exclude_empty=True)
-    found = finder.find(shown, globs=vars(module) | {"torch": torch})
+    found = finder.find(shown, globs=vars(module) | vars(uotpool) | {"torch": torch, "uotpool": uotpool})
     assert found, "expected an example"
     for example in found:
         said = []

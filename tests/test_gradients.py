@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem, step
-from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from tests.spelling import classic, uot_plan, uot_pool
 
 # What calls K modules of the exact formulation. K="converged" is the reference's alone.
 each_implementation = pytest.mark.usefixtures("every_implementation")
@@ -144,7 +144,7 @@ def test_implicit_gradient_ragged_equals_dense():
 def test_second_derivative_of_the_optimum_says_so():
     X = problem(1, 4, 3).X.requires_grad_()
     y = uot_pool(X, 0.5, 1.0, 1.0, K="converged")
-    with pytest.raises(RuntimeError, match='K="converged" has no second derivative'):
+    with pytest.raises(RuntimeError, match=r"^Newton: "):
         torch.autograd.grad(y.sum(), X, create_graph=True)
 
 
@@ -193,7 +193,7 @@ def test_published_solvers_dead_weights(solver, K):
 @pytest.mark.parametrize("K", [1, 2, 4, "converged"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_no_layer_parameter_is_wholly_dead(solver, K, priors):
-    layer = make_layer(5, **CLASSIC, solver=solver, K=K, p0=priors, q0=priors).double()
+    layer = classic(5, solver=solver, K=K, p0=priors, q0=priors).double()
     X = problem(3, 7, 5, seed=1).X
     y = layer(X)
     (y * torch.randn_like(y)).sum().backward()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from uotpool.pyg import UOTAggregation
 from uotpool_experiments.datasets import status
 
 from examples.graph_readout import WIDTH, GraphClassifier, accuracy, as_pyg, main, train
 from experiments.tests.tasks.test_graph_task import rings_and_stars
+from uotpool.integrations.pyg import UOTAggregation
 
 
 @pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e"])

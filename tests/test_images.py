@@ -13,13 +13,20 @@ from torch import nn
 
 import uotpool
 from tests import tolerances as tol
-from tests.cases import SOLVERS
-from uotpool import AdaptiveUOTPool2d, UOTPool2d, UOTPooling, check
+from uotpool import (
+    AdaptiveUOTPool2d,
+    BregmanADMM,
+    Learned,
+    Sinkhorn,
+    UOTPool2d,
+    UOTPooling,
+    check,
+)
 
 AXES = (1, 2, 3)
 LOCAL: Any = UOTPool2d  # called with what no checker would pass
 ADAPTIVE: Any = AdaptiveUOTPool2d
-MAX = {"alpha0": 1e-3, "alpha1": 1e4, "alpha2": 0.0, "K": 1}
+MAX: dict[str, Any] = {"alpha0": 1e-3, "alpha1": 1e4, "alpha2": 0.0, "solver": Sinkhorn(1)}
 
 
 def layer(name, axes):
@@ -45,7 +52,7 @@ def test_local_pools_have_torchs_sizes_and_limits(axes, size, stride, padding, c
     """As the mean without padding, and as the maximum; unequal axes, windows that overlap or leave gaps."""
     for length in (5, 6, 8):
         x = randn(2, 3, *[length] * (axes - 1), length + 1)
-        mean = layer("UOTPool", axes)(3, size, stride, padding, ceil, start="mean").double()(x)
+        mean = layer("UOTPool", axes)(3, size, stride, padding, ceil, scale=Learned(0.0)).double()(x)
         options = {"ceil_mode": ceil, "count_include_pad": False}
         expected = torchs("avg_pool", axes)(x, size, stride, padding, **options)
         assert mean.shape == expected.shape
@@ -60,7 +67,7 @@ def test_local_pools_have_torchs_sizes_and_limits(axes, size, stride, padding, c
 def test_adaptive_pools_have_torchs_windows(axes, out):
     for length in (1, 4, 5, 7):
         x = randn(2, 3, *[length] * (axes - 1), length + 1)
-        y = layer("AdaptiveUOTPool", axes)(3, out, start="mean").double()(x)
+        y = layer("AdaptiveUOTPool", axes)(3, out, scale=Learned(0.0)).double()(x)
         sizes = list(x.shape[2:]) if out is None else out
         torch.testing.assert_close(y, torchs("adaptive_avg_pool", axes)(x, sizes), rtol=0, atol=tol.F64)
 
@@ -85,7 +92,7 @@ def test_each_window_is_a_problem_of_its_own():
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
-@pytest.mark.parametrize("options", [{}, {"start": "mean"}, {"scale": "feature"}, {"readout": "sum"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"scale": Learned(0.0)}, {"reduce": "sum"}], ids=str)
 @pytest.mark.parametrize("geometry", [(2,), (3, 2, 1), (3, 1, 1), (2, 3), ((1, 4), (1, 2), (0, 2))], ids=str)
 def test_local_pools_agree_with_the_reference(geometry, options, memory_format):
     """On windows side by side, overlapping, with gaps and with padding: the output and all derivatives."""
@@ -93,7 +100,7 @@ def test_local_pools_agree_with_the_reference(geometry, options, memory_format):
     results = []
     for impl in ("cpu", "reference"):
         torch.manual_seed(0)
-        pool = UOTPool2d(5, *geometry, ceil_mode=True, K=3, impl=impl, **options).double()
+        pool = UOTPool2d(5, *geometry, ceil_mode=True, impl=impl, **options).double()
         leaf = x.clone().requires_grad_()
         y = pool(leaf)
         leaves = [leaf, *pool.parameters()]
@@ -102,7 +109,7 @@ def test_local_pools_agree_with_the_reference(geometry, options, memory_format):
         torch.testing.assert_close(got, want, rtol=tol.F64_GRADIENT, atol=tol.F64_GRADIENT)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", [Sinkhorn(2), BregmanADMM(K=2), BregmanADMM("quadratic", K=2)], ids=str)
 @pytest.mark.parametrize(
     "make",
     [
@@ -113,7 +120,7 @@ def test_local_pools_agree_with_the_reference(geometry, options, memory_format):
     ids=["global", "adaptive", "local"],
 )
 def test_gradients(solver, make):
-    pool = make(solver=solver, K=2).double()
+    pool = make(solver=solver).double()
     x = randn(1, 3, 4, 5).requires_grad_()
     names, values = zip(*pool.named_parameters(), strict=True)
 
@@ -194,7 +201,7 @@ def test_empty_batch():
 
 
 @pytest.mark.parametrize(
-    "pool", [AdaptiveUOTPool2d(3, (2, 3), K=2), UOTPool2d(3, 3, 2, 1, K=2)], ids=["adaptive", "local"]
+    "pool", [AdaptiveUOTPool2d(3, (2, 3)), UOTPool2d(3, 3, 2, 1)], ids=["adaptive", "local"]
 )
 def test_compiles_whole(pool):
     pool = copy.deepcopy(pool)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, step
-from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from tests.spelling import classic, uot_plan, uot_pool
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
 
@@ -113,7 +113,7 @@ def test_permutation_invariance_fails_with_a_prior_by_position():
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_layers_with_learned_priors_are_permutation_invariant(solver):
-    layer = make_layer(4, **CLASSIC, solver=solver, p0="learned", q0="learned").double()
+    layer = classic(4, solver=solver, p0="learned", q0="learned").double()
     X = torch.randn(3, 6, 4, dtype=torch.float64)
     assert torch.allclose(layer(X), layer(X[:, torch.randperm(6)]), atol=tol.F64)
 

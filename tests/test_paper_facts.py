@@ -7,7 +7,7 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import problem
-from tests.spelling import CLASSIC, duality_gap, make_layer, uot_plan, uot_pool
+from tests.spelling import classic, duality_gap, uot_plan, uot_pool
 
 CASE = problem(3, 10, 5, seed=4)
 X, P0, Q0 = CASE
@@ -72,7 +72,7 @@ def test_authors_readout_formula():
     P = uot_plan(X, 0.8, 1.0, 1.0, 1.0, formulation="paper", solver="badmm-e")
     y = uot_pool(X, 0.8, 1.0, 1.0, 1.0, formulation="paper", solver="badmm-e", readout="authors")
     assert torch.allclose(y, 5 * (X * P).sum(1), atol=tol.F64)
-    layer = make_layer(5, **CLASSIC, solver="badmm-e", formulation="paper", readout="authors").double()
+    layer = classic(5, solver="badmm-e", formulation="paper", readout="authors").double()
     assert torch.allclose(layer(X), 5 * (X * layer.plan(X)).sum(1), atol=tol.F64)
 
 

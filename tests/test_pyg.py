@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from tests import tolerances as tol
-from tests.cases import FORMULATIONS, SOLVERS
+from tests.cases import SOLVERS
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv, MessagePassing, SAGEConv, aggr
 from torch_geometric.nn.models import GIN
 
-from tests.spelling import CLASSIC, make_layer
+from uotpool import BregmanADMM, Learned, Sinkhorn, UOTPooling, published
 from uotpool.integrations.pyg import UOTAggregation
 
 D = 4
@@ -29,7 +29,7 @@ def close(a, b):
 
 def pair(**kwargs):
     """An aggregation and a layer with the same parameters, in float64."""
-    aggregation, layer = UOTAggregation(D, **kwargs).double(), make_layer(D, **kwargs).double()
+    aggregation, layer = UOTAggregation(D, **kwargs).double(), UOTPooling(D, **kwargs).double()
     aggregation.pool.load_state_dict(layer.state_dict())
     return aggregation, layer
 
@@ -38,11 +38,10 @@ def randn(*size, seed=0):
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("formulation", FORMULATIONS)
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_readout_equals_the_layer(solver, formulation):
+@pytest.mark.parametrize("solver", [*SOLVERS, published.Sinkhorn()], ids=str)
+def test_readout_equals_the_layer(solver):
     """By index in any order, by ptr, by both, with trailing empty graphs, and for one graph."""
-    aggregation, layer = pair(solver=solver, formulation=formulation, p0="learned", q0="learned")
+    aggregation, layer = pair(solver=solver, p0="learned", q0="learned")
     x, index, ptr = randn(9, D), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3, 3]), torch.tensor([0, 3, 3, 5, 9])
     y = layer(x, ptr=ptr)
     assert (y[1] == 0).all()
@@ -86,7 +85,7 @@ def test_message_passing_without_edges():
 
 def test_as_the_mean_aggregation_of_a_stock_convolution():
     """With the weights of mean pooling, `SAGEConv` gives what its own mean aggregation gives."""
-    mean = {"K": 1, "alpha0": 1e12, "alpha1": 1e12, "alpha2": 1e12}
+    mean = {"solver": Sinkhorn(1), "scale": 1.0, "alpha0": 1e12, "alpha1": 1e12, "alpha2": 1e12}
     ours, stock = SAGEConv(D, 6, aggr=UOTAggregation(D, **mean)).double(), SAGEConv(D, 6, aggr="mean").double()
     ours.load_state_dict(stock.state_dict(), strict=False)
     x = randn(NODES, D)
@@ -94,7 +93,7 @@ def test_as_the_mean_aggregation_of_a_stock_convolution():
 
 
 def test_gradients_through_a_stock_convolution():
-    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", q0="learned", alpha1=None)).double()
+    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", q0="learned", alpha1=Learned())).double()
     x = randn(NODES, D).requires_grad_()
     conv(x, EDGES).square().sum().backward()
     gradients = {name: p.grad for name, p in conv.named_parameters()}
@@ -119,7 +118,7 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.gnn = GIN(3, hidden_channels=D, num_layers=2)
-        self.readout = UOTAggregation(D, solver="badmm-e", K=2, q0="learned")
+        self.readout = UOTAggregation(D, solver=BregmanADMM(K=2), q0="learned")
         self.head = nn.Linear(D, 2)
 
     def forward(self, data):
@@ -193,7 +192,7 @@ def test_a_convolution_with_several_heads():
     y.square().sum().backward()
     assert conv.aggr_module.pool.raw_scale.grad.abs().sum() > 0
     mean = GATConv(D, 6, heads=3, aggr="mean").double()
-    start = GATConv(D, 6, heads=3, aggr=UOTAggregation(6, start="mean")).double()
+    start = GATConv(D, 6, heads=3, aggr=UOTAggregation(6, scale=Learned(0.0))).double()
     start.load_state_dict(mean.state_dict(), strict=False)
     close(start(randn(NODES, D), EDGES), mean(randn(NODES, D), EDGES))
 
@@ -205,7 +204,7 @@ def test_by_name_after_one_line(monkeypatch):
     with pytest.raises(ValueError, match="Could not resolve 'uot'"):
         SAGEConv(D, D, aggr="uot", aggr_kwargs={"dim": D})
     monkeypatch.setattr(aggr, "UOTAggregation", UOTAggregation, raising=False)
-    conv = SAGEConv(D, D, aggr="uot", aggr_kwargs={"dim": D, "start": "mean"}).double()
+    conv = SAGEConv(D, D, aggr="uot", aggr_kwargs={"dim": D, "scale": Learned(0.0)}).double()
     assert isinstance(conv.aggr_module, UOTAggregation)
     mean = SAGEConv(D, D, aggr="mean").double()
     mean.load_state_dict(conv.state_dict(), strict=False)
@@ -257,7 +256,7 @@ def test_wrong_dimensions_are_named():
 
 def test_reset_parameters():
     """A convolution resets its aggregation with itself."""
-    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", alpha0=None, init={"alpha0": 0.25}))
+    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", alpha0=Learned(0.25)))
     pool = conv.aggr_module.pool
     with torch.no_grad():
         for p in pool.parameters():
@@ -265,7 +264,7 @@ def test_reset_parameters():
     torch.manual_seed(3)
     conv.reset_parameters()
     assert all((p != 9.0).all() for p in pool.parameters())
-    torch.testing.assert_close(pool.weights().alpha0, torch.full((4,), 0.25), rtol=tol.INIT, atol=0.0)
+    torch.testing.assert_close(pool.coefficients()["alpha0"], torch.tensor([0.25]), rtol=tol.INIT, atol=0.0)
     drawn = [p.detach().clone() for p in pool.parameters()]
     torch.manual_seed(3)
     conv.reset_parameters()
@@ -273,8 +272,6 @@ def test_reset_parameters():
 
 
 def test_repr():
-    aggregation = UOTAggregation(D, **CLASSIC | {"solver": "badmm-q", "K": 2, "alpha0": 0.5, "q0": "learned"})
-    assert repr(aggregation) == "UOTAggregation(4, solver='badmm-q', K=2, alpha0=0.5, p0='uniform')"
-    assert "aggr=UOTAggregation(4, solver='sinkhorn', K=4, scale='feature'" in repr(
-        SAGEConv(D, 6, aggr=UOTAggregation(D))
-    )
+    aggregation = UOTAggregation(D, solver=Sinkhorn(2), alpha0=0.5, q0="learned")
+    assert repr(aggregation) == "UOTAggregation(4, Sinkhorn(K=2), alpha0=0.5)"
+    assert "aggr=UOTAggregation(4, Sinkhorn(K=4))" in repr(SAGEConv(D, 6, aggr=UOTAggregation(D)))

@@ -1,4 +1,4 @@
-"""`readout="sum"`: N times the weighted mean, so that the output sees how large a set is."""
+"""`reduce="sum"`: N times the weighted mean, so that the output sees how large a set is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem
-from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
-from uotpool import UOTPool2d, UOTPooling
+from tests.spelling import classic, make_layer, uot_plan, uot_pool
+from uotpool import Learned, UOTPool2d, UOTPooling
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
 
@@ -41,7 +41,7 @@ def test_formula(solver, formulation):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_layouts_agree_with_gradients(solver):
-    layer = make_layer(D, **CLASSIC, solver=solver, readout="sum", q0="learned").double()
+    layer = classic(D, solver=solver, readout="sum", q0="learned").double()
     x = torch.randn(sum(SIZES), D, dtype=torch.float64)
     index = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
     mask = torch.arange(6) < torch.tensor(SIZES)[:, None]
@@ -97,12 +97,12 @@ def test_a_set_that_is_there_twice_pools_to_twice_as_much():
 
 
 def test_known_limits():
-    """It begins as sum pooling with start="mean", and the mean of Proposition 1 becomes the sum."""
+    """It begins as sum pooling with a scale of 0, and the mean of Proposition 1 becomes the sum."""
     X = torch.randn(2, 5, D)
-    for layer in (make_layer(D, start="mean", readout="sum"), UOTPooling.mean(D, readout="sum")):
+    for layer in (make_layer(D, start="mean", readout="sum"), UOTPooling.mean(D, reduce="sum")):
         close(layer(X), X.sum(1), tol.F32)
     close(make_layer(D, K=0, readout="sum")(X), X.sum(1), tol.F32)
-    top = UOTPooling.max(D, 1e-4, readout="sum").double()(X.double())
+    top = UOTPooling.max(D, 1e-4, reduce="sum").double()(X.double())
     close(top, 5 * X.double().amax(1), 1e-2)
 
 
@@ -116,7 +116,7 @@ def test_half_precision_counts_exactly():
 
 def test_windows_at_the_border_have_fewer_samples():
     x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
-    ours = UOTPool2d(3, 3, stride=2, padding=1, readout="sum", start="mean").double()
+    ours = UOTPool2d(3, 3, stride=2, padding=1, reduce="sum", scale=Learned(0.0)).double()
     counted = torch.nn.functional.avg_pool2d(x, 3, 2, 1, count_include_pad=True) * 9
     close(ours(x), counted)
 
@@ -126,14 +126,14 @@ def test_contributions_add_up_to_the_output():
     head = torch.nn.Linear(D, 1, bias=False).double()
     X = torch.randn(3, 6, D, dtype=torch.float64)
     mask = torch.arange(6) < torch.tensor([[6], [2], [4]])
-    scores = layer.scores(X, mask=mask, kind="gradient", output=head)
+    scores = layer.scores(X, mask=mask, output=head)
     close(scores.sum(1), head(layer(X, mask=mask)).squeeze(1))
 
 
 def test_copies_and_text():
     layer = make_layer(D, readout="sum")
-    assert layer.get_config()["readout"] == "sum"
-    assert "readout='sum'" in repr(layer)
+    assert layer.get_config()["reduce"] == "sum"
+    assert "reduce='sum'" in repr(layer)
     X = torch.randn(2, 5, D)
     for twin in (copy.deepcopy(layer), UOTPooling.from_config(layer.get_config())):
         assert torch.equal(twin(X), layer(X))

@@ -13,6 +13,8 @@ from tests import tolerances as tol
 from tests.beside_cpu import import_timm
 from uotpool import (
     AdaptiveUOTPool2d,
+    Learned,
+    Sinkhorn,
     UOTPool2d,
     param_groups,
     replace_global_pool,
@@ -278,7 +280,7 @@ def test_a_pool_that_is_a_call_gets_the_lines_to_write(gate):
     net = calls(gate=gate)
     expected = logits(net, pictures())
     del net.pool
-    exec(line.strip(), {"self": net, "channels": 8, "AdaptiveUOTPool2d": AdaptiveUOTPool2d})
+    exec(line.strip(), {"self": net, "channels": 8, "AdaptiveUOTPool2d": AdaptiveUOTPool2d, "Learned": Learned})
     torch.testing.assert_close(logits(net, pictures()), expected, rtol=0, atol=tol.F32)
 
 
@@ -305,16 +307,17 @@ def test_device_dtype_modes_options_and_random_numbers():
     net = Net(gate=False).double().train()
     net.conv.eval()
     torch.manual_seed(0)
-    replace_global_pool(net, K=2, alpha0=0.5)
+    replace_global_pool(net, solver=Sinkhorn(2), alpha0=0.5)
     drawn = torch.rand(1)
     torch.manual_seed(0)
     assert torch.equal(drawn, torch.rand(1))
     assert all(p.dtype == torch.float64 for p in net.pool.parameters())
     assert (net.training, net.pool.training, net.conv.training) == (True, True, False)
-    assert (net.pool.pool.K, net.pool.pool.alpha0.item()) == (2, 0.5)
+    assert net.pool.pool.solver == Sinkhorn(2)
+    assert net.pool.pool.coefficients()["alpha0"].item() == 0.5
     net = replace_global_pool(Net(gate=False).to("meta"))
     assert all(p.is_meta for p in net.parameters())
-    other = replace_global_pool(Net(gate=False), start=None)  # an option of the caller's wins
+    other = replace_global_pool(Net(gate=False), scale=Learned(1.0))  # an option of the caller's wins
     assert (other.pool.pool.scales() > 0).all()
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests import tolerances as tol
 from tests.beside_cpu import import_timm
-from uotpool import replace_global_pool
+from uotpool import Sinkhorn, replace_global_pool
 
 SIZE = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 4}
 
@@ -61,10 +61,10 @@ def test_the_plan_is_that_of_the_tokens_that_the_model_pools(prefix, options):
 
 
 def test_device_dtype_mode_and_options():
-    model = fill(make().double().train(), K=2)
+    model = fill(make().double().train(), solver=Sinkhorn(2))
     assert all(p.dtype == torch.float64 for p in model.attn_pool.parameters())
     assert model.attn_pool.training
-    assert model.attn_pool.pool.K == 2
+    assert model.attn_pool.pool.solver == Sinkhorn(2)
     model.attn_pool = None  # the swap is undone
     assert model(pictures().double()).shape == (2, 4)
 

@@ -63,6 +63,13 @@ class Learned:
         if self.init is not None:
             object.__setattr__(self, "init", _plain_numbers("init", self.init))
 
+    def __repr__(self) -> str:
+        init = list(self.init) if isinstance(self.init, tuple) else self.init
+        parts = [] if init is None else [repr(init)]
+        parts += [] if self.transform is None else [f"transform={self.transform!r}"]
+        parts += ["per_step=True"] if self.per_step else []
+        return f"Learned({', '.join(parts)})"
+
     def for_coefficient(self, name: str, length: int, *, one_value: bool = False) -> Learned:
         """Return the same with its transform and start filled in, for a coefficient of `length` values.
 

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
 from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
-from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
+from tests.spelling import classic, uot_plan, uot_pool
 from uotpool import check
 from uotpool.backends.cpu import ops
 
@@ -112,7 +112,7 @@ CALLED = {"sinkhorn": "dense", "badmm-e": "ptr", "badmm-q": "index"}
 def test_compiled_graph_holds_the_operators(dynamo, solver):
     """One graph for all sizes, forward and backward, with the operators in it and the results of eager."""
     layout = CALLED[solver]
-    layer = make_layer(D, **CLASSIC, solver=solver, K=2, impl="cpu").double()  # so that it cannot fall back
+    layer = classic(D, solver=solver, K=2, impl="cpu").double()  # so that it cannot fall back
     graphs = []
 
     def keep(graph, inputs):
@@ -138,7 +138,7 @@ def test_compiled_takes_the_kernels_by_itself(dynamo):
         seen.extend(node.target for node in graph.graph.nodes)
         return graph.forward
 
-    layer = make_layer(D, **CLASSIC, K=1).double()
+    layer = classic(D, K=1).double()
     X, sets = batch("index", 3)
     assert torch.equal(torch.compile(layer, fullgraph=True, backend=keep)(X, **sets), layer(X, **sets))
     assert torch.ops.uotpool.solve in seen
@@ -152,7 +152,7 @@ def test_compiled_reference_holds_none(dynamo, solver):
         seen.extend(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
-    layer = make_layer(D, **CLASSIC, solver=solver, K=1, impl="reference").double()
+    layer = classic(D, solver=solver, K=1, impl="reference").double()
     X, _ = batch("dense", 3)
     close(torch.compile(layer, fullgraph=True, backend=keep)(X), layer(X))
     assert seen
@@ -162,7 +162,7 @@ def test_compiled_reference_holds_none(dynamo, solver):
 @each_solver
 def test_export_round_trip(solver):
     """Saved, loaded, and run on other sizes; the operators are in the program."""
-    layer = make_layer(D, **CLASSIC, solver=solver, K=2, p0="learned", q0="learned").double()
+    layer = classic(D, solver=solver, K=2, p0="learned", q0="learned").double()
     X, sets = batch("mask", 4)
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("N")}
     program = torch.export.export(layer, (X,), sets, dynamic_shapes={"X": sizes, "mask": sizes})
@@ -215,8 +215,8 @@ def penalty(pool, X):
 def test_gradient_penalty_says_what_to_do():
     X = dense(2, 4, 3).X.requires_grad_()
     with pytest.raises(RuntimeError, match=r'derivatives of derivatives.* use impl="reference"'):
-        penalty(make_layer(3, **CLASSIC).double(), X).backward()
-    penalty(make_layer(3, **CLASSIC, impl="reference").double(), X).backward()
+        penalty(classic(3).double(), X).backward()
+    penalty(classic(3, impl="reference").double(), X).backward()
     assert X.grad is not None
     assert X.grad.abs().max() > 0
 
@@ -252,7 +252,7 @@ def test_transforms_fall_back_to_the_reference(solver, name):
     assert torch.equal(got, want)
     with (
         check(False),
-        pytest.raises(ValueError, match=r'X: expected for impl="cpu" a tensor on the CPU outside torch\.func'),
+        pytest.raises(ValueError, match=r"^impl: .*torch\.func"),
     ):
         transforms("cpu", solver)[name]()
 

@@ -22,6 +22,7 @@ from tests.zoo.cases import (
     SMALL,
     backward,
     batch,
+    call,
     gradients_finite,
     small,
     weighed,
@@ -73,7 +74,7 @@ def test_the_registry_has_all_names():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_shape_and_dtype(name, dtype):
     pool, sets = small(name, dtype=torch.float32), batch()
-    y = pool(sets.x.to(dtype), **sets.ragged)
+    y = call(pool, sets.x.to(dtype), **sets.ragged)
     assert y.shape == (len(SIZES), pool.out_dim)
     assert y.dtype == dtype
     assert y.isfinite().all()
@@ -126,7 +127,10 @@ def test_batch_mates_and_padding_do_not_matter(name):
                 close(d_alone, dx[sets.index == b])
     X, mask, edges = sets.dense(extra=0)
     longer, longer_mask, longer_edges = sets.dense(extra=9)
-    close(pool(X, mask=mask, edge_index=edges), pool(longer, mask=longer_mask, edge_index=longer_edges))
+    close(
+        call(pool, X, mask=mask, edge_index=edges),
+        call(pool, longer, mask=longer_mask, edge_index=longer_edges),
+    )
 
 
 @every
@@ -156,10 +160,10 @@ def test_saturated_scores_do_not_see_batch_mates(name, scale):
     sizes = (17, 18, 19, 20, 17, 18)
     pool, sets = small(name, dtype=torch.float32), batch(sizes, scale=scale)
     x = sets.x.float()
-    y = pool(x, **sets.ragged)
+    y = call(pool, x, **sets.ragged)
     for b in range(len(sizes)):
         rows, edges, _ = sets.alone(b)
-        close(pool(rows.float(), edge_index=edges)[0] / scale, y[b] / scale, tol.F32)
+        close(call(pool, rows.float(), edge_index=edges)[0] / scale, y[b] / scale, tol.F32)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -168,10 +172,10 @@ def test_nodes_that_tie_by_their_neighbours(name):
     pool, N = small(name), 6
     x = batch((N,)).x
     edges = torch.tensor([[i, j] for i in range(N) for j in range(N) if i != j]).T
-    y = pool(x, edge_index=edges)
+    y = call(pool, x, edge_index=edges)
     for seed in range(3):
         order = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
-        again = pool(x[order], edge_index=edges)
+        again = call(pool, x[order], edge_index=edges)
         if name == "sagp":
             assert again.isfinite().all()
         else:
@@ -185,7 +189,7 @@ def test_edge_weights_that_make_no_degree_are_refused_under_check():
         weight = torch.ones(sets.edges.shape[1], dtype=torch.float64)
         weight[0] = bad
         with pytest.raises(ValueError, match="edge_weight: expected finite numbers >= 0"):
-            pool(sets.x, sets.index, edge_index=sets.edges, edge_weight=weight)
+            call(pool, sets.x, sets.index, edge_index=sets.edges, edge_weight=weight)
 
 
 @every
@@ -195,8 +199,8 @@ def test_a_strided_x_and_no_side_effects(name):
     strided = x.transpose(1, 2).contiguous().transpose(1, 2)
     before, state = strided.clone(), torch.get_rng_state()
     parameters = copy.deepcopy(pool.state_dict())
-    y = pool(strided, edge_index=sets.edges)
-    assert torch.equal(y, pool(x, edge_index=sets.edges))
+    y = call(pool, strided, edge_index=sets.edges)
+    assert torch.equal(y, call(pool, x, edge_index=sets.edges))
     assert torch.equal(strided, before)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(t, parameters[n]) for n, t in pool.state_dict().items())
@@ -207,12 +211,12 @@ def test_evaluation_equals_training(name):
     """No dropout, and the inference paths of torch's own layers give the same."""
     pool, sets = small(name, dtype=torch.float32), batch()
     X, mask, edges = sets.dense()
-    y = pool(X.float(), mask=mask, edge_index=edges)
+    y = call(pool, X.float(), mask=mask, edge_index=edges)
     with torch.no_grad():
-        assert not pool.eval()(X.float(), mask=mask, edge_index=edges).requires_grad
-        close(pool(X.float(), mask=mask, edge_index=edges), y, tol.F32)
+        assert not call(pool.eval(), X.float(), mask=mask, edge_index=edges).requires_grad
+        close(call(pool, X.float(), mask=mask, edge_index=edges), y, tol.F32)
     with torch.inference_mode():
-        close(pool(X.float(), mask=mask, edge_index=edges), y, tol.F32)
+        close(call(pool, X.float(), mask=mask, edge_index=edges), y, tol.F32)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -230,7 +234,7 @@ def test_gradcheck(name):
     weight = sets.weight.clone().requires_grad_(name in GRAPHS)
 
     def function(x, w, *values):
-        layout = sets.ragged | {"edge_weight": w}
+        layout = sets.ragged | {"edge_weight": w} if pool.needs_edges else {"index": sets.index}
         y = functional_call(pool, dict(zip(learned, values, strict=True)), (x,), layout)
         return (y, pool.aux_loss) if name == "diffpool" else y
 
@@ -250,7 +254,7 @@ UNSEEN = {
 def test_every_parameter_gets_a_gradient(name):
     """No gradient is None, for which DDP would wait, and none is 0."""
     pool, sets = small(name, 8), batch((7, 9, 3), 8)
-    y = pool(sets.x.requires_grad_(), **sets.ragged, edge_weight=sets.weight)
+    y = call(pool, sets.x.requires_grad_(), **sets.ragged, edge_weight=sets.weight)
     weighed(y.sin()).backward()
     gradients = {n: p.grad for n, p in pool.named_parameters()}
     assert [n for n, g in gradients.items() if g is None] == []
@@ -263,7 +267,7 @@ def test_no_parameter_is_left_out(name, sizes):
     """Batches of sets of one sample, without edges, or of empty sets: DDP would wait for ever."""
     pool, sets = small(name), batch(sizes)
     no_edges = sets.ragged | {"edge_index": torch.empty(2, 0, dtype=torch.int64)}
-    y = pool(sets.x, **no_edges)
+    y = call(pool, sets.x, **no_edges)
     if list(pool.parameters()):
         y.sum().backward()
     assert [n for n, p in pool.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
@@ -291,7 +295,7 @@ def test_empty_sets_are_zero_with_zero_gradients(name, dtype):
         (torch.zeros(0, 3, D, dtype=dtype), {}, 0),
         (torch.zeros(0, 0, D, dtype=dtype), {}, 0),
         (masked, {"mask": torch.zeros(2, 3, dtype=torch.bool)}, 2),
-        (masked[0], {"index": torch.tensor([0, 1, 0]), "mask": torch.zeros(3)}, 2),
+        (masked[0], {"index": torch.tensor([0, 1, 0]), "mask": torch.zeros(3).bool()}, 2),
     ]
     for x, layout, B in layouts:
         y, dx, rest = backward(pool, x, **layout, edge_index=edges)
@@ -331,22 +335,22 @@ def test_scales_of_x(name, scale):
 @pytest.mark.parametrize("with_gradient", [False, True])
 def test_a_nan_spoils_its_set_and_no_other(name, with_gradient):
     pool, sets = small(name), batch((4, 3, 5))
-    clean = pool(sets.x, **sets.ragged).detach()
+    clean = call(pool, sets.x, **sets.ragged).detach()
     x = sets.x.clone()
     x[5] = torch.nan  # of the second set
     x.requires_grad_(with_gradient)
     with uotpool.check(False):
-        y = pool(x, **sets.ragged)
+        y = call(pool, x, **sets.ragged)
         X, mask, edges = sets.dense()
         X[mask] = x.detach()
-        dense = pool(X.requires_grad_(with_gradient), mask=mask, edge_index=edges)
+        dense = call(pool, X.requires_grad_(with_gradient), mask=mask, edge_index=edges)
     for out in (y, dense):
         close(out[[0, 2]], clean[[0, 2]])
         assert out[1].isnan().any(), "a NaN must show"
     if with_gradient:
         (dx,) = torch.autograd.grad(weighed(y[[0, 2]]), x)
         (want,) = torch.autograd.grad(
-            weighed(pool(a := sets.x.clone().requires_grad_(), **sets.ragged)[[0, 2]]), a
+            weighed(call(pool, a := sets.x.clone().requires_grad_(), **sets.ragged)[[0, 2]]), a
         )
         others = sets.index != 1
         close(dx[others], want[others])
@@ -358,9 +362,9 @@ def test_a_nan_shows_the_same_with_and_without_a_gradient(name):
     x = sets.x.clone()
     x[1, 2] = torch.nan
     with uotpool.check(False), torch.no_grad():
-        want = pool(x, **sets.ragged).isnan()
+        want = call(pool, x, **sets.ragged).isnan()
     with uotpool.check(False):
-        got = pool(x.requires_grad_(), **sets.ragged).isnan()
+        got = call(pool, x.requires_grad_(), **sets.ragged).isnan()
     assert torch.equal(got, want)
 
 
@@ -369,7 +373,7 @@ def test_values_are_checked(name):
     x = torch.randn(2, 3, D)
     x[1, 0, 0] = torch.inf
     with pytest.raises(ValueError, match="expected finite values"):
-        small(name)(x, edge_index=torch.tensor([[0], [1]]))
+        call(small(name), x, edge_index=torch.tensor([[0], [1]]))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -403,14 +407,16 @@ def test_half_precision(name, half):
     """The very numbers of float32, rounded: the computation is the same."""
     pool, sets = small(name, dtype=torch.float32), batch()
     x = sets.x.to(half)
-    y = pool(x.float(), **sets.ragged)
-    assert torch.equal(pool(x, **sets.ragged), y.to(half))
+    y = call(pool, x.float(), **sets.ragged)
+    assert torch.equal(call(pool, x, **sets.ragged), y.to(half))
     halved = pool.to(half)
     y, dx, rest = backward(halved, x, **sets.ragged)
     assert {t.dtype for t in (y, dx, *rest)} == {half}
     assert all(t.isfinite().all() for t in (y, dx, *rest))
-    assert torch.equal(y, halved(x.float(), **sets.ragged).to(half))
-    close(y.float(), pool.float()(x.float(), **sets.ragged), tol.F16 if half is torch.float16 else tol.BF16)
+    assert torch.equal(y, call(halved, x.float(), **sets.ragged).to(half))
+    close(
+        y.float(), call(pool.float(), x.float(), **sets.ragged), tol.F16 if half is torch.float16 else tol.BF16
+    )
 
 
 @every
@@ -421,7 +427,7 @@ def test_autocast_changes_nothing(name):
     found = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            y = pool(x, **sets.ragged)
+            y = call(pool, x, **sets.ragged)
             loss = weighed(y) + pool.aux_loss
         found.append([y, *torch.autograd.grad(loss, inputs, materialize_grads=True)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
@@ -429,14 +435,6 @@ def test_autocast_changes_nothing(name):
 
 # ---------------------------------------------------------------------------------------------------------
 # edges
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in GRAPHS])
-def test_edges_are_ignored_by_the_others(name):
-    pool, x = small(name), torch.randn(2, 3, D, dtype=torch.float64)
-    y = pool(x)
-    for edges, weight in ((torch.tensor([[0], [4]]), None), (torch.tensor([[0], [1]]), torch.rand(7))):
-        assert torch.equal(pool(x, edge_index=edges, edge_weight=weight), y)
 
 
 @graphs
@@ -462,7 +460,7 @@ def test_wrong_edges(name, edge_index, edge_weight, error, argument):
     pool, x = small(name), torch.randn(2, 3, D)
     for rows, layout in ((x, {}), (x.flatten(0, 1), {"ptr": torch.tensor([0, 3, 6])})):
         with pytest.raises(error, match=f"^{argument}: expected"):
-            pool(rows, **layout, edge_index=edge_index, edge_weight=edge_weight)
+            call(pool, rows, **layout, edge_index=edge_index, edge_weight=edge_weight)
 
 
 @graphs
@@ -470,7 +468,7 @@ def test_edges_between_sets_are_found_beside_masked_rows(name):
     x = torch.randn(2, 3, D)
     mask = torch.tensor([[True, False, True], [True, True, True]])
     with pytest.raises(ValueError, match=r"^edge_index: expected edges within a set.*\(0, 1\)"):
-        small(name)(x, mask=mask, edge_index=torch.tensor([[0, 2], [2, 4]]))
+        call(small(name), x, mask=mask, edge_index=torch.tensor([[0, 2], [2, 4]]))
 
 
 @graphs
@@ -480,19 +478,19 @@ def test_the_order_of_edges_does_not_matter(name):
     more = torch.tensor([[0, 0, 2, 2, 8, 8], [0, 0, 3, 3, 8, 8]])
     edges = torch.cat([sets.edges, more], dim=1)
     weight = torch.cat([sets.weight, torch.tensor([0.5, 2.0, 0.5, 2.0, 3.0, 1.0], dtype=torch.float64)])
-    y = pool(sets.x, **sets.ragged | {"edge_index": edges}, edge_weight=weight)
+    y = call(pool, sets.x, **sets.ragged | {"edge_index": edges}, edge_weight=weight)
     flipped = sets.ragged | {"edge_index": edges.flip(1)}
-    close(pool(sets.x, **flipped, edge_weight=weight.flip(0)), y)
+    close(call(pool, sets.x, **flipped, edge_weight=weight.flip(0)), y)
 
 
 @graphs
 def test_edges_count(name):
     pool, sets = small(name), batch((6, 7))
-    y = pool(sets.x, **sets.ragged)
-    fewer = pool(sets.x, **sets.ragged | {"edge_index": sets.edges[:, 2:]})
+    y = call(pool, sets.x, **sets.ragged)
+    fewer = call(pool, sets.x, **sets.ragged | {"edge_index": sets.edges[:, 2:]})
     assert (fewer[0] - y[0]).abs().max() > 1e-6
-    assert torch.equal(pool(sets.x, **sets.ragged, edge_weight=torch.ones(sets.edges.shape[1])), y)
-    assert (pool(sets.x, **sets.ragged, edge_weight=sets.weight) - y).abs().min(1).values.max() > 1e-6
+    assert torch.equal(call(pool, sets.x, **sets.ragged, edge_weight=torch.ones(sets.edges.shape[1])), y)
+    assert (call(pool, sets.x, **sets.ragged, edge_weight=sets.weight) - y).abs().min(1).values.max() > 1e-6
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -503,15 +501,15 @@ def test_edges_count(name):
 def test_wrong_x(name):
     pool, edges = small(name), torch.tensor([[0], [1]])
     with pytest.raises(ValueError, match=f"^X: expected {D} features"):
-        pool(torch.randn(2, 3, D + 1), edge_index=edges)
+        call(pool, torch.randn(2, 3, D + 1), edge_index=edges)
     with pytest.raises(ValueError, match=r"^X: expected a floating tensor"):
-        pool(torch.randn(D), edge_index=edges)
+        call(pool, torch.randn(D), edge_index=edges)
     with pytest.raises(TypeError, match=r"^X: expected a floating tensor"):
-        pool(torch.ones(2, 3, D, dtype=torch.int64), edge_index=edges)
+        call(pool, torch.ones(2, 3, D, dtype=torch.int64), edge_index=edges)
     with pytest.raises(TypeError, match=r"^X: expected a floating tensor"):
-        pool([[1.0] * D], edge_index=edges)
+        call(pool, [[1.0] * D], edge_index=edges)
     with pytest.raises(ValueError, match=r"^mask: expected"):
-        pool(torch.randn(2, 3, D), mask=torch.ones(2, 2), edge_index=edges)
+        call(pool, torch.randn(2, 3, D), mask=torch.ones(2, 2).bool(), edge_index=edges)
     with pytest.raises(ValueError, match=r"^X: expected"):
         pool.fit(torch.randn(2, 3, D + 1))
 
@@ -571,9 +569,7 @@ def test_unknown_options(name):
 
 
 def test_unknown_options_are_answered_with_the_known_ones():
-    with pytest.raises(
-        TypeError, match=r"^stepz: expected an option of 'wegl' \(epsilon, references, steps\), got 'stepz'"
-    ):
+    with pytest.raises(TypeError, match=r"^stepz: .*\(epsilon, references, steps, did you mean 'steps'"):
         zoo.build("wegl", D, stepz=3)
 
 
@@ -652,7 +648,7 @@ def test_state_dict_round_trip(name):
         for t in one.state_dict().values():
             t.add_(0.01)
     other.load_state_dict(one.state_dict())
-    assert torch.equal(one(sets.x, **sets.ragged), other(sets.x, **sets.ragged))
+    assert torch.equal(call(one, sets.x, **sets.ragged), call(other, sets.x, **sets.ragged))
 
 
 @every
@@ -673,7 +669,7 @@ def test_conversion(name):
     pool = zoo.build(name, D, **SMALL.get(name, {})).to(torch.float64)
     assert all(t.dtype == torch.float64 for t in pool.state_dict().values())
     assert (
-        pool(torch.randn(2, 3, D, dtype=torch.float64), edge_index=torch.tensor([[0], [1]])).dtype
+        call(pool, torch.randn(2, 3, D, dtype=torch.float64), edge_index=torch.tensor([[0], [1]])).dtype
         == torch.float64
     )
 
@@ -700,7 +696,7 @@ def test_repr_and_docstring(name):
 def test_aux_loss_is_always_there(name):
     pool, sets = small(name), batch()
     assert pool.aux_loss == 0.0
-    pool(sets.x, **sets.ragged)
+    call(pool, sets.x, **sets.ragged)
     assert (float(torch.as_tensor(pool.aux_loss).detach()) > 0) == (name == "diffpool")
 
 
@@ -723,7 +719,7 @@ def test_training_lowers_the_loss(name):
     losses = []
     for _ in range(25):
         optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(last(pool(first(x), **sets.ragged)), y) + pool.aux_loss
+        loss = nn.functional.cross_entropy(last(call(pool, first(x), **sets.ragged)), y) + pool.aux_loss
         loss.backward()
         optimiser.step()
         losses.append(float(loss.detach()))
@@ -809,13 +805,3 @@ def test_fit_does_nothing_for_the_others(name):
     assert pool.fit(torch.randn(2, 3, D, generator=torch.Generator())) is pool
     assert equal(state(pool), before)
     assert torch.equal(torch.get_rng_state(), seed)
-
-
-def test_state_dicts_of_the_old_adapter_load():
-    """Up to 0.1 the names "uotp-..." built a module that held the layer as `uot`."""
-    pool = zoo.build("uotp-badmm-e", 4)
-    old = {f"pool.uot.{name}": value + 0.5 for name, value in pool.state_dict().items()}
-    model = torch.nn.ModuleDict({"pool": zoo.build("uotp-badmm-e", 4)})
-    model.load_state_dict(old)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, pool.state_dict()[name.removeprefix("pool.")] + 0.5)

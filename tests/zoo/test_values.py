@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import ot
@@ -13,13 +14,13 @@ from scipy.special import logsumexp
 
 from tests import tolerances as tol
 from tests.beside_cpu import import_timm
-from tests.zoo.cases import NAMES, SMALL, batch, small
-from uotpool import zoo
+from tests.zoo.cases import NAMES, SMALL, batch, call, small
+from uotpool import UOTPooling, zoo
 
 pytest.importorskip("torch_geometric")
 from torch_geometric.nn import ASAPooling, DenseGCNConv, GCNConv, SAGPooling, aggr, dense_diff_pool
 
-from tests.spelling import CLASSIC, make_layer
+from tests.spelling import classic
 
 D = 4
 
@@ -308,16 +309,14 @@ def covariance(pool, X, *_):
 
 
 def uotp(pool, X, *_):
-    options = pool.options
-    layer = make_layer(D, **CLASSIC, solver=options.solver.name, formulation=options.formulation).double()
-    layer.load_state_dict(pool.state_dict())
-    return layer(X[None])[0]
+    """The same solver and coefficients as one problem."""
+    return pool.problem(X[None]).pool(pool.solver, impl="reference")[0]
 
 
 def uotp_default(pool, X, *_):
     """Four steps of Sinkhorn by hand, at alpha0 = 1."""
     Z = (10.0 * pool.raw_scale) * X
-    alpha1, alpha2 = (10.0 * pool.raw_log_alpha1).exp(), (10.0 * pool.raw_log_alpha2).exp()
+    alpha1, alpha2 = (10.0 * pool.log_alpha1).exp(), (10.0 * pool.log_alpha2).exp()
     v = torch.zeros_like(Z[:, 0])
     for _ in range(4):
         u = -alpha1 / (1.0 + alpha1) * (Z + v[:, None]).exp().sum(0).log()
@@ -469,7 +468,7 @@ def test_one_set_at_a_time(name):
             parameter.add_(0.3 * torch.randn_like(parameter))
     sets = batch((6, 1, 4, 7), D, seed=3)
     with torch.no_grad():
-        y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
+        y = call(pool, sets.x, **sets.ragged, edge_weight=sets.weight)
         for b in range(len(sets.sizes)):
             close(y[b], REFERENCES[name](pool, *sets.alone(b)))
 
@@ -513,22 +512,21 @@ def test_uotp_with_a_sum_readout():
 
 @pytest.mark.parametrize("name", ["uotp-sinkhorn", "uotp-badmm-e-paper"])
 def test_options_reach_the_uot_pooling(name):
-    torch.manual_seed(1)
-    pool = zoo.build(name, D, K=2, p0="learned", q0="learned", alpha1=0.5)
-    torch.manual_seed(1)
-    solver, paper = name.removeprefix("uotp-").removesuffix("-paper"), name.endswith("-paper")
-    layer = make_layer(
-        D,
-        **CLASSIC,
-        solver=solver,
-        formulation="paper" if paper else "exact",
-        K=2,
-        p0="learned",
-        q0="learned",
-        alpha1=0.5,
-    )
+    build = UOTPooling.published if name.endswith("-paper") else by_solver
+    solver: Any = name.removeprefix("uotp-").removesuffix("-paper")
+    pools = []
+    for make in (
+        lambda **options: zoo.build(name, D, **options),
+        lambda **options: build(D, solver, **options),
+    ):
+        torch.manual_seed(1)
+        pools.append(make(K=2, p0="learned", q0="learned", alpha1=0.5))
     x = torch.randn(2, 5, D)
-    assert torch.equal(pool(x), layer(x))
+    assert torch.equal(pools[0](x), pools[1](x))
+
+
+def by_solver(dim, solver, **options):
+    return classic(dim, solver=solver, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -574,7 +572,7 @@ def test_sagp_against_pyg(ratio):
     torch.nn.init.ones_(theirs.select.weight)
     sets = batch((6, 5, 1, 9), D)
     kept, _, _, index, _, _ = theirs(sets.x, sets.edges, batch=sets.index)
-    close(pool(sets.x, **sets.ragged), readout(kept, index, 4))
+    close(call(pool, sets.x, **sets.ragged), readout(kept, index, 4))
 
 
 @pytest.mark.filterwarnings("ignore:.*[Ss]parse.*")
@@ -587,7 +585,7 @@ def test_asap_against_pyg(ratio):
         getattr(theirs, part).load_state_dict(getattr(pool, part).state_dict())
     sets = batch((6, 5, 1, 9), D)
     kept, _, _, index, _ = theirs(sets.x, sets.edges, torch.ones_like(sets.weight), sets.index)
-    close(pool(sets.x, **sets.ragged), readout(kept, index, 4))
+    close(call(pool, sets.x, **sets.ragged), readout(kept, index, 4))
 
 
 @pytest.mark.parametrize("name", ["sagp", "asap"])
@@ -596,7 +594,7 @@ def test_a_ratio_of_one_keeps_every_node(name):
     pool = zoo.build(name, D, ratio=1.0).double()
     sets = batch((6, 5, 1), D)
     with torch.no_grad():
-        y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
+        y = call(pool, sets.x, **sets.ragged, edge_weight=sets.weight)
         for b in range(3):
             close(y[b], REFERENCES[name](pool, *sets.alone(b)))
 
@@ -608,7 +606,7 @@ def test_diffpool_with_its_loss():
     edges = torch.cat([sets.edges, sets.edges[:, :5], sets.edges[:, :2]], dim=1)
     weight = torch.cat([sets.weight, torch.rand(7, dtype=torch.float64)])
     for w in (weight, None):
-        y = pool(sets.x, sets.index, dim_size=4, edge_index=edges, edge_weight=w)
+        y = call(pool, sets.x, sets.index, dim_size=4, edge_index=edges, edge_weight=w)
         parts = []
         for b, (low, high) in enumerate([(0, 6), (6, 6), (6, 11), (11, 12)]):
             of_b = (edges[0] >= low) & (edges[0] < high)
@@ -792,7 +790,7 @@ def test_simpool_limits():
 def test_widths(option, name, shape):
     pool = zoo.build(name, D, **SMALL.get(name, {}) | option).double()
     edges = torch.tensor([[0, 7], [1, 8]])
-    assert pool(X, edge_index=edges).shape == shape
+    assert call(pool, X, edge_index=edges).shape == shape
     assert pool.out_dim == shape[1]
 
 

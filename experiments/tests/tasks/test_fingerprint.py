@@ -110,7 +110,7 @@ USED = [
 UNUSED = [
     *(f"uotpool.zoo.{name}" for name in ("simple", "attention", "networks", "pyg_sets", "transport")),
     *(f"uotpool.zoo.{name}" for name in ("covariance", "graphs", "registry")),
-    *("uotpool.pyg", "uotpool.cli", "uotpool.checks"),
+    *("uotpool.integrations.pyg", "uotpool.cli", "uotpool.checks"),
     *(f"uotpool_experiments.{name}" for name in ("tables.kinds", "analysis.tests", "cli.run")),
     *(
         f"uotpool_experiments.runs.{name}"

@@ -380,7 +380,7 @@ def initial_weights(settings) -> dict[str, list[float]]:
     spec = mil_spec(settings, pooling="uotp-sinkhorn")
     pool = training.make_model(spec, Settings.of(spec), train_part(spec)).pool
     assert isinstance(pool, uotpool.UOTPooling)
-    return {name: w.tolist() for name, w in pool.weights()._asdict().items() if w is not None}
+    return {name: w.tolist() for name, w in pool.coefficients().items()}
 
 
 def test_pool_lr_is_a_multiple_of_lr_for_the_weights_of_the_pool_alone():

@@ -131,7 +131,8 @@ class CoefficientPooling(Pooling):
     def _in_force(self, name: str) -> Tensor:
         slot = self._slots[name]
         if not slot.parameter:
-            return torch.tensor(slot.value if isinstance(slot.value, tuple) else (slot.value,))
+            values = slot.value if isinstance(slot.value, tuple) else (slot.value,)
+            return torch.tensor(values, dtype=torch.float64)  # a fixed number keeps its precision
         assert slot.learned is not None
         assert slot.learned.transform is not None
         return coefficients.transformed(getattr(self, slot.parameter), slot.learned.transform)
