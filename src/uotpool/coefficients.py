@@ -48,8 +48,9 @@ class Learned:
         per_step: whether each of the K steps has one of its own.
 
     Example:
-        >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha0"]
-        tensor([0.1000], grad_fn=<ClampBackward1>)
+        >>> pool = UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True))
+        >>> {name: value.shape for name, value in pool.named_parameters()}["log_alpha2"]
+        torch.Size([4])
     """
 
     init: float | Sequence[float] | None = None

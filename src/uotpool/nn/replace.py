@@ -50,8 +50,8 @@ def replace_global_pool(
     network, build it, swap by the same call, and call `load_state_dict`.
 
     Example:
-        >>> pool = nn.AdaptiveAvgPool2d(1)
-        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), pool, nn.Flatten(), nn.Linear(8, 2))
+        >>> pool = torch.nn.AdaptiveAvgPool2d(1)
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), pool, torch.nn.Flatten())
         >>> x = torch.rand(1, 3, 32, 32)
         >>> before = model(x)
         >>> model = replace_global_pool(model)
