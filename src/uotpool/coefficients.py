@@ -48,8 +48,8 @@ class Learned:
         per_step: whether each of the K steps has one of its own.
 
     Example:
-        >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha0"]
-        tensor([0.1000], grad_fn=<ClampBackward1>)
+        >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha2"]
+        tensor([5.0000, 5.0000, 5.0000, 5.0000], grad_fn=<ExpBackward0>)
     """
 
     init: float | Sequence[float] | None = None
