@@ -49,7 +49,7 @@ class Learned:
 
     Example:
         >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha2"]
-        tensor([5.0000, 5.0000, 5.0000, 5.0000], grad_fn=<ExpBackward0>)
+        tensor([5., 5., 5., 5.], grad_fn=<ExpBackward0>)
     """
 
     init: float | Sequence[float] | None = None
