@@ -149,7 +149,9 @@ def make_layer(
     given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
     if algorithm.uses_rho:
         given["rho"] = rho
-    arguments = {name: coefficient(value, name, init or {}, shared) for name, value in given.items()}
+    arguments: dict[str, Any] = {
+        name: coefficient(value, name, init or {}, shared) for name, value in given.items()
+    }
     begin = Learned(0.0 if start == "mean" else 1.0)
     arguments |= {"scale": 1.0 if scale is None and start is None else begin}
     arguments |= {name: value for name, value in options.items() if not _is_uniform(value)}

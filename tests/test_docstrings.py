@@ -21,7 +21,9 @@ SHOWN = [
 def test_examples_run(shown):
     module = sys.modules[shown.__module__]
     finder = doctest.DocTestFinder(recurse=False, exclude_empty=True)
-    found = finder.find(shown, globs=vars(module) | vars(uotpool) | {"torch": torch, "uotpool": uotpool})
+    found = finder.find(
+        shown, globs=vars(module) | vars(uotpool) | {"torch": torch, "nn": torch.nn, "uotpool": uotpool}
+    )
     assert found, "expected an example"
     for example in found:
         said = []

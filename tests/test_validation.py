@@ -92,7 +92,7 @@ ALWAYS: list[Bad] = [
     ("X", lambda: pool(X[..., :0])),
     ("X", lambda: pool(X.to_sparse())),
     ("X", lambda: pool(X.to(torch.float8_e5m2))),
-    ("X", lambda: explain_impl(3)),
+    ("X", lambda: explain_impl(3)),  # type: ignore[arg-type]
     ("P", lambda: stats([1.0])),
     ("P", lambda: stats(X.long())),
     ("P", lambda: stats(X[0, 0])),
@@ -185,7 +185,7 @@ ALWAYS: list[Bad] = [
     ("impl", lambda: pool(impl=None)),
     ("impl", lambda: pool(impl="cpu", solver=published.Sinkhorn())),
     ("regularizer", lambda: gap(regularizer="l2")),
-    ("enabled", lambda: uotpool.check(1)),
+    ("enabled", lambda: uotpool.check(1)),  # type: ignore[arg-type]
     ("p0", lambda: pool(p0=ones(3))),
     ("p0", lambda: pool(p0=ones(4).long())),
     ("p0", lambda: pool(p0=[0.25] * 4)),

@@ -48,9 +48,8 @@ class Learned:
         per_step: whether each of the K steps has one of its own.
 
     Example:
-        >>> pool = UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True))
-        >>> {name: value.shape for name, value in pool.named_parameters()}["log_alpha2"]
-        torch.Size([4])
+        >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha2"]
+        tensor([5., 5., 5., 5.], grad_fn=<ExpBackward0>)
     """
 
     init: float | Sequence[float] | None = None

@@ -52,7 +52,7 @@ LAYERS: dict[str, Callable[[], UOTPooling]] = {
     "shared": lambda: UOTPooling(D, scale=1.0, alpha0=SHARED, alpha1=SHARED, alpha2=SHARED),
     "K0": lambda: UOTPooling(D, Sinkhorn(0), **OF_PAPER),
     **{
-        f"published-{solver}-{readout}": partial(UOTPooling.published, D, solver, output=output)
+        f"published-{solver}-{readout}": partial(UOTPooling.published, D, solver, output=output)  # type: ignore[arg-type]
         for solver in SOLVERS
         for readout, output in (("conditional", "equation"), ("authors", "code"))
     },

@@ -46,13 +46,13 @@ def names_of(solver):
 
 
 def with_gradients(pool, X):
-    """Return the output and its derivatives by X and the parameters."""
+    """Return the output and its derivatives by X and the parameters, of a scalar that weighs entries apart."""
     X = X.detach().clone().requires_grad_()
     y = pool(X)
     return [y.detach(), *torch.autograd.grad(y, [X, *pool.parameters()], randn(*y.shape, seed=5).to(y))]
 
 
-# What a coefficient is ----------------------------------------------------------------------------------------
+# --- What a coefficient is
 
 
 def test_the_default_layer():
@@ -175,7 +175,7 @@ def test_weight_decay_leaves_coefficients_alone():
     assert (raw["weight_decay"], rest["weight_decay"]) == (0.0, 0.1)
 
 
-# Where it starts ----------------------------------------------------------------------------------------------
+# --- Where it starts
 
 
 @pytest.mark.parametrize("value", [1e-5, 0.3, 1.0, 40.0, 5e5])
@@ -240,7 +240,7 @@ def test_fixed_coefficients_keep_their_precision():
     assert pool.half()(X.half()).isfinite().all()
 
 
-# Config, copies, state ----------------------------------------------------------------------------------------
+# --- Config, copies, state
 
 LAYERS = {
     "default": lambda: UOTPooling(D),
@@ -343,7 +343,7 @@ def test_diagnostics_have_the_range_of_the_scales():
     assert "scale" not in UOTPooling(D, scale=1.0).double().diagnostics(randn(2, 5, D))
 
 
-# Refusals -----------------------------------------------------------------------------------------------------
+# --- Refusals
 
 
 @pytest.mark.parametrize(
@@ -396,14 +396,14 @@ def test_options_are_refused_by_name(argument, options):
         ("K", lambda: Sinkhorn(10**12)),
         ("K", lambda: BregmanADMM(K=2**63)),
         ("K", lambda: Sinkhorn(True)),
-        ("regularizer", lambda: BregmanADMM("l2")),
+        ("regularizer", lambda: BregmanADMM("l2")),  # type: ignore[arg-type]
         ("tol", lambda: Newton(tol=0.0)),
         ("max_iter", lambda: Newton(max_iter=0)),
-        ("output", lambda: published.Sinkhorn(output="authors")),
-        ("init", lambda: Learned("x")),
+        ("output", lambda: published.Sinkhorn(output="authors")),  # type: ignore[arg-type]
+        ("init", lambda: Learned("x")),  # type: ignore[arg-type]
         ("init", lambda: Learned(float("inf"))),
-        ("transform", lambda: Learned(transform="log")),
-        ("per_step", lambda: Learned(per_step=1)),
+        ("transform", lambda: Learned(transform="log")),  # type: ignore[arg-type]
+        ("per_step", lambda: Learned(per_step=1)),  # type: ignore[arg-type]
     ],
 )
 def test_values_are_refused_by_name(argument, make):
