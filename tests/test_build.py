@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.harness import WEIGHTS
+from tests.backends.harness import WEIGHTS
 from uotpool import cli, problem
 from uotpool.backends.cpu import library
 
@@ -129,7 +129,7 @@ USE = "uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
 
 @needs_library
 def test_nonsense_as_isa_in_the_environment():
-    """The import passes, the first use says it. What "baseline" gives is in tests/kernels/test_isa.py."""
+    """The import passes, the first use says it. What "baseline" gives is in tests/backends/test_isa.py."""
     text = run(sys.executable, "-c", INFO + USE, UOTPOOL_ISA="sse9")
     assert text.startswith("imported\n")
     said, _, raised = text.partition("Traceback")

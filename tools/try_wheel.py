@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / "build" / "try-wheel"
 # What measures memory is in bench/, which cibuildwheel does not copy: it needs the study.
-MEASURED = "--ignore=tests/kernels/test_memory.py"
+MEASURED = "--ignore=tests/backends/test_memory.py"
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 
 
@@ -54,7 +54,7 @@ def try_study(python: Path) -> None:
 
 def try_kernels(python: Path, *options: str) -> None:
     """Run the kernel tests. The installed package is tested, as src/ is not on the path."""
-    run(python, "-m", "pytest", "-p", "no:cacheprovider", "tests/kernels", *options)
+    run(python, "-m", "pytest", "-p", "no:cacheprovider", "tests/backends", *options)
 
 
 def new_environment() -> Path:

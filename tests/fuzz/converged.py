@@ -12,7 +12,7 @@ from tests import tolerances as tol
 from tests.cases import REGULARIZER
 from tests.fuzz import sets
 from tests.fuzz.found import Found
-from tests.kernels.harness import WEIGHTS, randn, sample_prior, solved
+from tests.backends.harness import WEIGHTS, randn, sample_prior, solved
 from tests.spelling import duality_gap, uot_plan
 from uotpool import ConvergenceWarning
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import triton
 
-from tests.kernels.harness import Problem, randn
+from tests.backends.harness import Problem, randn
 from uotpool.backends.triton import launch
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests import tolerances as tol
-from tests.kernels.harness import dense, masked, modules, off, ragged, solved
+from tests.backends.harness import dense, masked, modules, off, ragged, solved
 from tests.triton.interpreted.harness import scaled, small
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")

@@ -8,7 +8,7 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.cases import DECADES
-from tests.kernels.harness import dense, ragged, randn, solved
+from tests.backends.harness import dense, ragged, randn, solved
 from tests.triton.interpreted.harness import small
 from uotpool import uot_plan, uot_pool
 from uotpool.backends.triton import launch

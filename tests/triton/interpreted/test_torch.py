@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests import tolerances as tol
-from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
+from tests.backends.harness import dense, equal, masked, modules, rand, randn, solved
 from uotpool import UOTPooling, check, resolve_impl, uot_plan, uot_pool
 from uotpool.backends.triton import launch, ops
 from uotpool.backends.triton.ops import Arguments, Saved

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from tests.cases import SOLVERS
-from tests.kernels.harness import dense, masked, modules, ragged, sample_prior
+from tests.backends.harness import dense, masked, modules, ragged, sample_prior
 from tests.spelling import uot_plan, uot_pool
 
 PROBLEMS = {

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.cases import SOLVERS
-from tests.kernels.harness import dense, equal, modules, ragged, solved
-from tests.kernels.raw import DTYPES, GRADIENTS, Raw
+from tests.backends.harness import dense, equal, modules, ragged, solved
+from tests.backends.raw import DTYPES, GRADIENTS, Raw
 from tests.spelling import uot_plan, uot_pool
 from uotpool import check
 from uotpool.backends.cpu import library

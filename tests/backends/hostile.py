@@ -1,6 +1,6 @@
 """Hostile calls of the operators and of the C interface, in a process that may die of them.
 
-    python -m tests.kernels.hostile KIND CALLS [KIND CALLS] SEED
+    python -m tests.backends.hostile KIND CALLS [KIND CALLS] SEED
 
 KIND is "operators" or "c". It prints how many calls were answered and how many refused, as JSON. What must not
 happen ends the process: a crash, an error that is no refusal, or a result that nobody has filled in.

@@ -13,8 +13,8 @@ import torch
 from bench.memory import Probe, extra_bytes
 from bench.timing import BOTH
 from tests.cases import SOLVERS
-from tests.kernels.harness import equal
-from tests.kernels.raw import DTYPES, GRADIENTS, NATIVE, Raw
+from tests.backends.harness import equal
+from tests.backends.raw import DTYPES, GRADIENTS, NATIVE, Raw
 from tests.spelling import uot_pool
 from uotpool.backends.cpu import library
 

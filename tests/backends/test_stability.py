@@ -8,7 +8,7 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.cases import DECADES, SOLVERS, step
-from tests.kernels.harness import WEIGHTS, dense, modules, ragged, solved
+from tests.backends.harness import WEIGHTS, dense, modules, ragged, solved
 from tests.spelling import uot_plan, uot_pool
 
 UNIT = dense(2, 10, 5)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.kernels.harness import modules, rand, randn
+from tests.backends.harness import modules, rand, randn
 from uotpool.backends.cpu import library
 
 DTYPES = (torch.float32, torch.float64)

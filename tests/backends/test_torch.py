@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
-from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
+from tests.backends.harness import dense, equal, masked, modules, rand, randn, solved
 from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
 from uotpool import check
 from uotpool.backends.cpu import ops

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
-from tests.kernels.harness import (
+from tests.backends.harness import (
     EMPTY,
     INPUTS,
     Problem,

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.process
 def test_random_hostile_calls():
-    """A part of what `python -m tests.kernels.hostile` does, in a process of its own. Some 5 s."""
+    """A part of what `python -m tests.backends.hostile` does, in a process of its own. Some 5 s."""
     wanted = {"operators": 600, "c": 1000}
     words = [str(word) for pair in wanted.items() for word in pair]
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.kernels.hostile", *words, "0"]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.backends.hostile", *words, "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     for calls, line in zip(wanted.values(), done.stdout.splitlines(), strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kernels.driver import make_reference
+from tests.backends.driver import make_reference
 from uotpool.backends.cpu import library
 
 SOURCE = Path(make_reference.__file__).parent / "driver.c"

@@ -9,7 +9,7 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS, step
-from tests.kernels.harness import dense, rand
+from tests.backends.harness import dense, rand
 from tests.spelling import CLASSIC, make_layer, uot_plan, uot_pool
 from uotpool import backends, explain_impl
 from uotpool.backends.cpu import ops

@@ -14,8 +14,8 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.kernels.harness import compare, dense, modules, off, ragged, solved
-from tests.kernels.raw import Raw
+from tests.backends.harness import compare, dense, modules, off, ragged, solved
+from tests.backends.raw import Raw
 from uotpool.backends.cpu import library
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_each_runs_code_of_its_own():
 
 SCRIPT = """
 import json, torch
-from tests.kernels.harness import dense, modules, solved
+from tests.backends.harness import dense, modules, solved
 from uotpool.backends.cpu import library
 results = {s: solved(dense(2, 9, 17), modules(s, 2), s, impl="cpu") for s in ("sinkhorn", "badmm-e", "badmm-q")}
 lists = {s: {name: t.tolist() for name, t in r.items()} for s, r in results.items()}
@@ -95,7 +95,7 @@ def test_baseline_by_the_environment():
 
 WIDE = """
 from tests.cases import SOLVERS
-from tests.kernels.harness import compare, dense, modules, ragged
+from tests.backends.harness import compare, dense, modules, ragged
 for solver in SOLVERS:
     for plan in (False, True):
         for N, D in ((2, 3), (9, 15), (6, 16), (20, 17), (5, 33)):

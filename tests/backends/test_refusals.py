@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kernels.raw import DTYPES, NATIVE, Raw
+from tests.backends.raw import DTYPES, NATIVE, Raw
 from uotpool.backends.cpu import library
 
 BAD, NULL, MISALIGNED = library.BAD_ARGUMENT, library.NULL_POINTER, library.MISALIGNED

@@ -10,8 +10,8 @@ import torch
 import uotpool
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.kernels.harness import Problem, dense, equal, masked, modules, off, ragged, solved
-from tests.kernels.raw import GRADIENTS, Raw
+from tests.backends.harness import Problem, dense, equal, masked, modules, off, ragged, solved
+from tests.backends.raw import GRADIENTS, Raw
 from tests.spelling import uot_pool
 
 SCALES = torch.tensor([1e-6, 1.0, 1e6], dtype=torch.float64)

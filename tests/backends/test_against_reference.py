@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import tolerances as tol
 from tests.cases import SHAPES, SOLVERS
-from tests.kernels.harness import (
+from tests.backends.harness import (
     EMPTY,
     INPUTS,
     Problem,

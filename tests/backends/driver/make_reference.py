@@ -1,7 +1,7 @@
 """Writes reference.txt: problems with values and derivatives from the reference in float64, for
 driver.c.
 
-`python -m tests.kernels.driver.make_reference` writes it anew. All inputs are float32 numbers, so
+`python -m tests.backends.driver.make_reference` writes it anew. All inputs are float32 numbers, so
 that one solution serves both precisions. A tolerance is that of the kernel tests, in the units of
 the array.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
-from tests.kernels.harness import modules, rand, randn
+from tests.backends.harness import modules, rand, randn
 from uotpool.backends.base import SolverOptions
 from uotpool.backends.cpu import library
 from uotpool.backends.reference import REFERENCE
