@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from uotpool.backends.cpu import library
+from uotpool.backends.ops import FIXED, SLOTS, TRANSFORMS, Arguments
 
 # AttributeError: torch lets None pass for a tensor, and Python says that it has no shape.
 REFUSALS = (AttributeError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -70,16 +71,30 @@ def grouping(rng: random.Random) -> tuple[int, int, int]:
     return rng.choice([0, 1, 2, 3, 9]), rng.choice([0, 1, 2, 5, 40]), rng.choice([1, 2, 3, 17])
 
 
+def coefficients(rng: random.Random, solver: str, K: int, D: int) -> tuple[list[int], list[int]]:
+    """Good transforms, a code for each slot, and lengths."""
+    codes, lengths = [], []
+    for slot in SLOTS:
+        is_scale = slot == "scale"
+        choices = ["identity", "fixed", *(["linear", "none"] if is_scale else ["exp", "softplus"])]
+        code = 0 if slot == "rho" and solver == "sinkhorn" else TRANSFORMS.index(rng.choice(choices))
+        codes.append(code)
+        lengths.append(rng.choice([1, D if is_scale else K]) if code else 0)
+    return codes, lengths
+
+
 def solve_arguments(rng: random.Random) -> list[Any]:
     B, N, D = grouping(rng)
-    M, solver = B * N, rng.choice(list(library.SOLVERS))
+    M, solver, K = B * N, rng.choice(list(library.SOLVERS)), rng.choice([1, 2, 5])
     ptr = rng.choice([None, torch.arange(B + 1) * N])
     order = None if ptr is None else rng.choice([None, torch.arange(M).flip(0)])
     p0 = rng.choice([None, floats(rng, D), floats(rng, B, D)])
     q0 = rng.choice([None, floats(rng, M)])
-    weights = 0.1 + floats(rng, 3 if solver == "sinkhorn" else 4, rng.choice([1, 2, 5]))
-    scale = rng.choice([None, floats(rng, 1), floats(rng, D)])
-    return [floats(rng, M, D), ptr, order, N, p0, q0, weights, scale, B, solver, rng.random() < 0.5]
+    codes, lengths = coefficients(rng, solver, K, D)
+    raw = [0.1 + floats(rng, n) for n, code in zip(lengths, codes, strict=True) if code > FIXED]
+    fixed = [0.5] * sum(n for n, code in zip(lengths, codes, strict=True) if code == FIXED)
+    made_of = [raw, codes, fixed, lengths]
+    return ["cpu", floats(rng, M, D), ptr, order, None, N, p0, q0, *made_of, B, solver, K, rng.random() < 0.5]
 
 
 def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
@@ -97,9 +112,9 @@ def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
     arguments = solve_arguments(rng)
     if name == "solve":
         return name, arguments
-    X, *_, B, _, plan = arguments
-    shape = X.shape if plan else (B, X.shape[1])
-    return name, [floats(rng, *shape), *arguments, [rng.random() < 0.7 for _ in range(5)]]
+    call = Arguments(*arguments)
+    dout = floats(rng, *call.output_shape())
+    return name, [dout, [], *arguments, [rng.random() < 0.7 for _ in call.differentiable()]]
 
 
 def changed(rng: random.Random, value: Any) -> Any:
@@ -112,7 +127,11 @@ def changed(rng: random.Random, value: Any) -> Any:
     if isinstance(value, int):
         return rng.choice(SIZES)
     if isinstance(value, str):
-        return rng.choice([*library.SOLVERS, "", "sinkhorn\0"])
+        return rng.choice([*library.SOLVERS, "", "sinkhorn\0", "cpu", "triton"])
+    if isinstance(value, list) and value and isinstance(value[0], Tensor):
+        return rng.choice([value[:-1], [*value, value[0]], [changed(rng, t) for t in value]])
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return rng.choice([value[:-1], [*value, 1.0], [rng.choice([-1.0, 1e300]) for _ in value]])
     return rng.choice([value[:-1], [*value, 1], [rng.choice(SIZES) for _ in value]])
 
 
@@ -187,20 +206,20 @@ def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
     shared = rng.randrange(2)
     p0 = rng.choice([None, floats(rng, D) if shared else floats(rng, B, D)])
     q0 = rng.choice([None, floats(rng, M)])
-    rows, made = 3 if solver == 0 else 4, rng.randrange(2)
-    weights = None if made else 0.1 + floats(rng, rows, K)
-    lengths = [rng.choice([1, K]) if made and row < rows else 0 for row in range(4)]
-    forms = [rng.choice(list(library.FORMS.values())) if length else 0 for length in lengths]
-    raw = [0.1 + floats(rng, length) if length else None for length in lengths]
-    out = floats(rng, M, D) if plan else floats(rng, B, D)
-    X, scale_length = floats(rng, M, D), rng.choice([0, 1, D])
-    scale = floats(rng, scale_length) if scale_length else None
-    arrays = [X, ptr, order, p0, q0, weights, scale, out, out, X, p0, q0, weights, scale, *raw, *raw]
-    cast = [t.to(dtype) if t is not None and t.is_floating_point() else t for t in arrays]
-    scale_form = rng.choice([0, library.TIMES_RATE]) if scale_length else 0
+    name = list(library.SOLVERS)[solver]
+    codes, lengths = coefficients(rng, name, K, D)
+    numbers = [0.1 + floats(rng, n) if n else None for n in lengths]
+    # Fixed numbers are doubles, whatever the dtype, and have no derivative.
+    own = [
+        t if t is None else t.to(torch.float64 if c == FIXED else dtype)
+        for t, c in zip(numbers, codes, strict=True)
+    ]
+    by = [t if c > FIXED else None for t, c in zip(own, codes, strict=True)]
+    out, X = (floats(rng, M, D) if plan else floats(rng, B, D)).to(dtype), floats(rng, M, D).to(dtype)
+    p0, q0 = (t if t is None else t.to(dtype) for t in (p0, q0))
+    arrays = [X, ptr, order, p0, q0, *own, out, out, X, p0, q0, *by]
     sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared)
-    made_of = (*lengths, *forms, scale_length, scale_form)
-    return library.Call(*sizes, *made_of, *[fenced(t, keep) for t in cast])
+    return library.Call(*sizes, *codes, *lengths, *[fenced(t, keep) for t in arrays])
 
 
 # A change that leaves a call sound may ask for other amounts of memory than the arrays have, which C cannot
@@ -223,8 +242,8 @@ def spoil_call(rng: random.Random, call: library.Call) -> bool:
     if way == "null":
         name = rng.choice(arrays)
         given = getattr(call, name) is not None
-        needed = given and (name.startswith(("weights", "raw", "scale")) or (name == "X" and call.M > 0))
-        not_wanted = name in ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale") or name.startswith("draw")
+        needed = given and (name.startswith("coefficient") or (name == "X" and call.M > 0))
+        not_wanted = name in ("dX", "dlog_p0", "dlog_q0") or name.startswith("dcoefficient")
         setattr(call, name, None if needed or not_wanted else getattr(call, name))
         return needed
     name = {"ptr": "ptr", "rows": "rows"}.get(way, rng.choice(arrays))
