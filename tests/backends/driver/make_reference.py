@@ -16,26 +16,29 @@ import torch
 from torch import Tensor
 
 from tests import tolerances as tol
+from tests.backends.harness import modules, rand, randn, solver_of, value_of
 from tests.cases import SOLVERS
-from tests.backends.harness import modules, rand, randn
-from uotpool.backends.base import SolverOptions
-from uotpool.backends.cpu import library
+from uotpool.backends.call import Call
+from uotpool.backends.ops import TRANSFORMS
 from uotpool.backends.reference import REFERENCE
+from uotpool.coefficients import NAMES, Coefficients
 from uotpool.inputs import as_sets
-from uotpool.problem import LOG, SOFTPLUS, VALUE, LearnedScale, LearnedWeights, Problem
-from uotpool.solvers import SOLVERS as IN_TORCH
 
 PATH = Path(__file__).parent / "reference.txt"
 EPS = [torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)]
 D, K = 7, 2
 SIZES = [4, 0, 19, 1]  # with an empty set; 19 is more than the lanes of any vector
-# One case for each way in which sets, priors, scale and output are given.
-SETS: dict[str, dict[str, Any]] = {
+IDENTITY = ("identity",) * 5
+LEARNED = ("identity", "exp", "softplus", "exp", "linear")
+FIXED = ("fixed",) * 5
+# One case for each way in which sets, priors, coefficients and output are given.
+CASES: dict[str, dict[str, Any]] = {
     "dense": {"B": 2, "N": 5},
     "priors": {"ptr": SIZES, "p0": "each", "q0": True},
     "plan": {"ptr": SIZES, "p0": "shared", "q0": True, "plan": True},
-    "scale": {"B": 2, "N": 5, "scale": D, "q0": True},
-    "parameters": {"B": 2, "N": 5, "scale": D, "forms": (VALUE, LOG, SOFTPLUS, LOG)},
+    "scale": {"B": 2, "N": 5, "scale": True, "q0": True},
+    "parameters": {"B": 2, "N": 5, "scale": True, "transforms": LEARNED},
+    "fixed": {"B": 2, "N": 5, "scale": True, "transforms": FIXED},
 }
 
 
@@ -49,7 +52,7 @@ def single(values: Tensor) -> Tensor:
     return values.float().double()
 
 
-class Case:
+class Text:
     """The lines of one problem."""
 
     def __init__(self, name: str) -> None:
@@ -58,98 +61,98 @@ class Case:
     def sizes(self, **values: int) -> None:
         self.lines += [f"size {name} {value}" for name, value in values.items()]
 
-    def given(self, name: str, values: Tensor | None) -> None:
+    def array(self, kind: str, name: str, values: Tensor | None) -> None:
+        """Add what the call reads: "in" in its dtype, "fixed" as doubles, "rows" as integers."""
         if values is not None:
-            kind = "in" if values.is_floating_point() else "rows"
             self.lines += [f"{kind} {name} {values.numel()}", numbers(values)]
 
-    def want(self, name: str, values: Tensor, bounds: list[float], by: Tensor | float, floor: float) -> None:
-        """Add a result. Errors times `by` are bounded relative to the largest entry, or to `floor`."""
-        largest = max(float((values * by).abs().max()), floor)
+    def want(self, name: str, values: Tensor, bounds: list[float]) -> None:
+        """Add a result, bounded relative to its largest entry, or to 1e-3."""
+        largest = max(float(values.abs().max()), 1e-3)
         tolerances = " ".join(repr(bound * largest) for bound in bounds)
         self.lines += [f"want {name} {values.numel()} {tolerances}", numbers(values)]
 
-    def text(self) -> str:
-        return "\n".join([*self.lines, "end"]) + "\n"
+
+def raw_coefficients(solver: str, transforms: tuple[str, ...], scale: bool, seed: int) -> dict[str, Tensor]:
+    """Draw what each coefficient is made of: one number for "exp", else one for each step or feature."""
+    found = {}
+    for name, value, transform in zip(NAMES, modules(solver, K, seed), transforms, strict=False):
+        if value is not None:
+            exp, softplus = transform == "exp", transform == "softplus"
+            found[name] = single(value[:1].log() / 10 if exp else value.expm1().log() if softplus else value)
+    if scale:
+        found["scale"] = single(randn(D, seed=seed + 4) / (10 if transforms[-1] == "linear" else 1))
+    return found
 
 
-def sets_case(solver: str, name: str, seed: int, **given: Any) -> str:
+def text(
+    solver: str,
+    name: str,
+    seed: int,
+    *,
+    ptr: list[int] | None = None,
+    B: int = 0,
+    N: int = 0,
+    p0: str | None = None,
+    q0: bool = False,
+    scale: bool = False,
+    plan: bool = False,
+    transforms: tuple[str, ...] = IDENTITY,
+) -> str:
     """Solve one batch of sets with all derivatives."""
-    sizes, plan, scale = given.get("ptr"), given.get("plan", False), given.get("scale", 0)
-    B, N = (len(sizes), 0) if sizes else (given["B"], given["N"])
-    M = sum(sizes) if sizes else B * N
-    ptr = torch.tensor([0, *sizes]).cumsum(0) if sizes else None
-    X = rand(M, D, seed=seed)
-    p0 = {"each": (B, D), "shared": (D,), None: None}[given.get("p0")]
+    B, M = (len(ptr), sum(ptr)) if ptr else (B, B * N)
+    offsets = torch.tensor([0, *ptr]).cumsum(0) if ptr else None
+    shape = {"each": (B, D), "shared": (D,), None: None}[p0]
     inputs = {
-        "X": X if sizes else X.view(B, N, D),
-        "log_p0": None if p0 is None else single(randn(*p0, seed=seed + 1).log_softmax(-1)),
-        "log_q0": single(randn(M, seed=seed + 2) - 2) if given.get("q0") else None,
-        "weights": torch.stack([w for w in modules(solver, K, seed) if w is not None]),
-        "scale": randn(scale, seed=seed + 4) if scale else None,
+        "X": rand(M, D, seed=seed).view(-1, D) if ptr else rand(M, D, seed=seed).view(B, N, D),
+        "log_p0": None if shape is None else single(randn(*shape, seed=seed + 1).log_softmax(-1)),
+        "log_q0": single(randn(M, seed=seed + 2) - 2) if q0 else None,
     }
-    if not sizes and inputs["log_q0"] is not None:
-        inputs["log_q0"] = inputs["log_q0"].view(B, N)
-    forms = dict(zip(IN_TORCH[solver].weights, given.get("forms", ()), strict=False))
-    for i, (weight, form) in enumerate(forms.items()):
-        raw = 0.1 * randn(1 if form == LOG else K, seed=seed + 5 + i)
-        inputs[f"raw_{weight}"] = single(raw + 1 if form == VALUE else raw)
-    if forms:
-        inputs |= {"weights": None, "scale": single(0.1 * randn(scale, seed=seed + 4))}
+    raw = raw_coefficients(solver, transforms, scale, seed)
+    learned = transforms != FIXED
     leaves = {key: t.clone().requires_grad_() for key, t in inputs.items() if t is not None}
-    rows, batch = as_sets(leaves["X"], None, ptr, None, None)
+    leaves |= {key: t.clone().requires_grad_() for key, t in raw.items() if learned}
+    rows, sets = as_sets(leaves["X"], None, offsets, None, None)
     log_q0 = leaves.get("log_q0")
-    problem = Problem(
-        rows,
-        batch,
-        leaves.get("log_p0"),
-        None if log_q0 is None else log_q0.unsqueeze(-1),
-        _learned(leaves, forms) if forms else leaves["weights"],
-        LearnedScale(leaves["scale"]) if forms else leaves.get("scale"),
-    )
-    solve = REFERENCE.plan if plan else REFERENCE.pool
-    out = solve(problem, SolverOptions(IN_TORCH[solver]))
+    if log_q0 is not None:
+        log_q0 = log_q0.view(*rows.shape[:-1], 1)
+    values: dict[str, Any] = {key: leaves[key] if learned else tuple(t.tolist()) for key, t in raw.items()}
+    coefficients = Coefficients(**values, transforms=transforms)
+    call = Call(rows, sets, leaves.get("log_p0"), log_q0, coefficients, solver_of(solver, K))
+    out = REFERENCE.solve(call, plan=plan)
     dout = randn(*out.shape, seed=seed + 3) * (D if plan else 1)
     grads = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dout), strict=True))
 
-    case = Case(f"{solver} {name}")
+    case = Text(f"{solver} {name}")
     case.lines.append(f"solver {solver}")
-    case.sizes(head=int(plan), K=K, B=B, M=M, N=N, D=D, p0_shared=int(p0 == (D,)), scale_length=scale)
-    case.sizes(scale_form=library.TIMES_RATE if forms else 0)
-    for weight, form in forms.items():
-        raw_sizes = {
-            f"raw_length_{weight}": len(leaves[f"raw_{weight}"]),
-            f"raw_form_{weight}": library.FORMS[form],
-        }
-        case.sizes(**raw_sizes)
-    case.given("ptr", ptr)
+    case.sizes(head=int(plan), K=K, B=B, M=M, N=0 if ptr else N, D=D, p0_shared=int(p0 == "shared"))
+    for key, transform in zip(NAMES, transforms, strict=True):
+        if key in raw:
+            sizes = {f"transform_{key}": TRANSFORMS.index(transform), f"length_{key}": len(raw[key])}
+            case.sizes(**sizes)
+    case.array("rows", "ptr", offsets)
     for key, t in inputs.items():
-        case.given(key, t)
-    case.given("dout", dout)
-    scales = problem.scales()
-    largest = float((X * (1.0 if scales is None else scales.detach())).abs().max())
-    weights = problem.weight_rows().detach()
-    ratio = largest / float(weights[0].min())
-
-    def bounds(name: str) -> list[float]:
-        return [tol.kernel(name, eps, ratio) for eps in EPS]
-
-    case.want("out", out.detach(), bounds("value"), 1.0, 1e-3)
+        case.array("in", key, t)
+    for key, t in raw.items():
+        case.array("in" if learned else "fixed", f"coefficient_{key}", t)
+    case.array("in", "dout", dout)
+    made = {key: value_of(t, transform) for (key, t), transform in zip(raw.items(), transforms, strict=False)}
+    if scale:
+        made["scale"] = value_of(raw["scale"], transforms[-1])
+    ratio = float((rows.detach() * made.get("scale", 1.0)).abs().max() / made["alpha0"].min())
+    kinds = {"log_p0": "p0", "log_q0": "q0"}
+    case.want("out", out.detach(), [tol.kernel("value", eps, ratio) for eps in EPS])
     for key, d in grads.items():
-        kind = {"log_p0": "p0", "log_q0": "q0", "weights": "alpha0"}.get(key, "alpha0" if "raw" in key else key)
-        case.want(f"d{key}", d, bounds(kind), weights if key == "weights" else 1.0, 1e-3)
-    return case.text()
-
-
-def _learned(leaves: dict[str, Tensor], forms: dict[str, str]) -> LearnedWeights:
-    return LearnedWeights(tuple(leaves[f"raw_{weight}"] for weight in forms), tuple(forms.values()), K)
+        prefix = "dcoefficient_" if key in raw else "d"
+        case.want(prefix + key, d, [tol.kernel(kinds.get(key, key), eps, ratio) for eps in EPS])
+    return "\n".join([*case.lines, "end"]) + "\n"
 
 
 def cases() -> Iterator[str]:
     """Yield the text of each problem."""
     for seed, solver in enumerate(SOLVERS):
-        for name, given in SETS.items():
-            yield sets_case(solver, name, 10 * seed, **given)
+        for name, given in CASES.items():
+            yield text(solver, name, 10 * seed, **given)
 
 
 if __name__ == "__main__":
