@@ -82,9 +82,7 @@ def certified_gap(c: sets.Case, solver: Solver) -> tuple[float, float]:
     """
     p = c.problem
     alpha0, alpha1, alpha2 = alphas = [w for w in c.weights if w is not None]
-    posed = Problem(
-        p.X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **priors_of(p, p.p0, p.q0), **p.layout
-    )
+    posed = Problem(p.X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **priors_of(p, p.p0, p.q0), **p.layout)
     gaps = posed.gap(posed.plan(solver), REGULARIZER[c.solver])
     size = float(p.X.max() - p.X.min()) + sum(map(float, alphas))
     rounding = tol.GAP_ROUNDING * torch.finfo(torch.float64).eps * size

@@ -82,7 +82,9 @@ def test_every_transform_beside_every_other(solver, transforms, dtype):
             options[name], expected[name] = Learned(0.8, transform), torch.tensor([0.8], dtype=torch.float64)
     scale = torch.tensor([1.0, -0.5, 0.2, 0.0, 2.0], dtype=torch.float64)
     options["scale"] = Learned(scale.tolist())
-    fused, reference = (UOTPooling(D, solver, impl=impl, dtype=dtype, **options) for impl in ("cpu", "reference"))
+    fused, reference = (
+        UOTPooling(D, solver, impl=impl, dtype=dtype, **options) for impl in ("cpu", "reference")
+    )
     X = randn(2, 7, D, dtype=dtype)
     y = Problem(X.double(), **expected, scale=scale).pool(solver, impl="reference")
     bound = tol.F32_RELATIVE if dtype == torch.float32 else tol.F64_GRADIENT
@@ -95,7 +97,9 @@ def test_every_transform_beside_every_other(solver, transforms, dtype):
 @each_solver
 def test_softplus_as_torch_has_it(solver, dtype):
     options = dict.fromkeys(names_of(solver), Learned(1.0, "softplus", per_step=True))
-    fused, reference = (UOTPooling(D, solver, impl=impl, dtype=dtype, **options) for impl in ("cpu", "reference"))
+    fused, reference = (
+        UOTPooling(D, solver, impl=impl, dtype=dtype, **options) for impl in ("cpu", "reference")
+    )
     with torch.no_grad():
         for i, name in enumerate(names_of(solver)):
             values = torch.tensor(SOFTPLUS_VALUES, dtype=dtype).roll(i).clamp(-10, None if i else 2)
@@ -177,7 +181,9 @@ def test_weight_decay_leaves_coefficients_alone():
 @pytest.mark.parametrize("value", [1e-5, 0.3, 1.0, 40.0, 5e5])
 @pytest.mark.parametrize("transform", ["exp", "softplus"])
 def test_init_gives_this_value_and_reset_brings_it_back(value, transform):
-    pool = UOTPooling(D, "badmm-q", **dict.fromkeys((*NAMES, "rho"), Learned(value, transform)), dtype=torch.float64)
+    pool = UOTPooling(
+        D, "badmm-q", **dict.fromkeys((*NAMES, "rho"), Learned(value, transform)), dtype=torch.float64
+    )
     with torch.no_grad():
         for parameter in pool.parameters():
             parameter.add_(0.3)
@@ -186,7 +192,9 @@ def test_init_gives_this_value_and_reset_brings_it_back(value, transform):
         torch.testing.assert_close(found, torch.tensor([value], dtype=torch.float64), rtol=tol.INIT, atol=0.0)
 
 
-@pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e", "badmm-q", published.Sinkhorn(), published.BregmanADMM()])
+@pytest.mark.parametrize(
+    "solver", ["sinkhorn", "badmm-e", "badmm-q", published.Sinkhorn(), published.BregmanADMM()]
+)
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_a_scale_of_0_is_mean_pooling_and_learns(solver, impl):
     X, mask = randn(3, 7, D), torch.arange(7) < torch.tensor([[7], [4], [1]])
@@ -240,7 +248,9 @@ LAYERS = {
     "max": lambda: UOTPooling.max(D, temperature=0.01),
     "attention": lambda: UOTPooling.attention(D, hidden=3),
     "published": lambda: UOTPooling.published(D, "badmm-q", K=2, output="code"),
-    "badmm-q": lambda: UOTPooling(D, BregmanADMM("quadratic", K=2), alpha0=Learned([0.3, 0.4], per_step=True), rho=[1, 2]),
+    "badmm-q": lambda: UOTPooling(
+        D, BregmanADMM("quadratic", K=2), alpha0=Learned([0.3, 0.4], per_step=True), rho=[1, 2]
+    ),
     "priors": lambda: UOTPooling(D, "badmm-e", p0="learned", q0=SamplePrior(D, 3), impl="reference"),
     "converged": lambda: UOTPooling(D, Newton("quadratic", tol=1e-5, max_iter=50)),
     "sum": lambda: UOTPooling(D, reduce="sum", scale=Learned(0.0)),
