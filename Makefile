@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LATER := --ignore=tests/browser --ignore=tests/large
 FAST := tests -m "not process" $(LATER) --ignore=tests/gpu \
-	$(foreach name,test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site \
+	$(foreach name,backends/test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site \
 	test_docstrings test_fuzz test_notebooks test_project test_runtime test_ddp test_studies test_witnesses backends/test_driver \
 	backends/test_torch triton/test_interpreted zoo/test_runtime,--ignore=tests/$(name).py)
 # A file is the work of one process, so that what its tests share is made once; tests/conftest.py has the order of files.
@@ -104,7 +104,7 @@ check-project: $(PUBLISH)/.installed
 
 # The kernels of every instruction set that this CPU has.
 test-isa: $(READY)
-	$(PYTEST) tests/backends/test_isa.py
+	$(PYTEST) tests/backends/test_invariance.py
 
 test-wheel:
 	test -n "$(wildcard dist/*.whl)" || $(MAKE) wheel
@@ -115,9 +115,8 @@ test-wheel:
 # CUDA on most package indices: some 3 GB.
 # torch.export of torch 2.4 cannot trace the layers, its compiled autograd not the calls of the kernels, its nested tensors
 # compute otherwise, and one graph is two there: the tests of these are left out.
-NOT_OLDEST := backends/test_torch.py::test_export_round_trip backends/test_torch.py::test_compiled_graph_holds \
-	backends/test_scale.py::test_compiled_and_exported \
-	backends/test_learned.py::test_compiled_autograd test_nested.py test_validation.py::test_a_mask_whose_values
+NOT_OLDEST := $(foreach name,export_round_trip one_compiled_graph_holds compiled compiled_autograd,backends/test_torch.py::test_$(name)) \
+	test_nested.py test_validation.py::test_a_mask_whose_values
 test-oldest:
 	$(MAKE) test-with TORCH=torch==$(OLDEST_TORCH) WITHOUT="$(foreach name,$(NOT_OLDEST),--deselect=tests/$(name))"
 

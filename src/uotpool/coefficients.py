@@ -108,7 +108,7 @@ class Learned:
 Coefficient = float | Sequence[float] | Learned  # what a user passes to a layer
 
 
-# Of a checked coefficient: fixed for all steps, for each (for scale, each feature), or the tensor that it is made of.
+# Of a checked coefficient: fixed for all steps, for each (for scale, each feature), or what it is made of.
 Value = float | tuple[float, ...] | Tensor
 NAMES = ("alpha0", "alpha1", "alpha2", "rho", "scale")
 

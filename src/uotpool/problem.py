@@ -96,7 +96,9 @@ class Problem:
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         log_p0, log_q0, present = log_priors(rows, sets, p0, q0)
         given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
-        checked = {name: _value(name, value, rows) for name, value in given.items() if value is not None}
+        checked: dict[str, Any] = {
+            name: _value(name, value, rows) for name, value in given.items() if value is not None
+        }
         call = Call(rows, present, log_p0, log_q0, Coefficients(**checked), DEFAULT_SOLVER)
         self._fill(X, call, (sets, p0, q0))  # priors as they came: certificates are made in float64
 

@@ -233,8 +233,8 @@ def off(
     """Errors relative to the largest entry, but not to less than 1e-3.
 
     Derivatives by coefficients are made ones by their logarithms first, those by parameters of a scale ones by
-    the scale. These and the ones by priors are in the units of the output, so its range is what 1e-3 is of, where
-    it is more than 1.
+    the scale. These and the ones by priors are in the units of the output, so its range is what 1e-3 is of,
+    where it is more than 1.
     """
     assert got.keys() == want.keys()
     values = want["value"]

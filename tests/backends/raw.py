@@ -52,7 +52,8 @@ class Raw:
                 order = torch.randperm(M, generator=torch.Generator().manual_seed(seed))
         else:
             M = B * N
-        numbers = dict(zip(NAMES, (*modules(solver, K, seed), randn(scale, seed=seed + 4) if scale else None)))
+        own = (*modules(solver, K, seed), randn(scale, seed=seed + 4) if scale else None)
+        numbers = dict(zip(NAMES, own, strict=True))
         log_p0 = {"each": randn(B, D, seed=seed + 1), "shared": randn(D, seed=seed + 1), "uniform": None}[p0]
         out = (M, D) if plan else (B, D)
         arrays: dict[str, Tensor | None] = {

@@ -122,7 +122,7 @@ def cases(draw: Any, solver: str) -> Case:
             raw = raw[:1].clone()  # one for all steps
         weights.append(raw)
         transforms.append("identity" if form.startswith("number") else form)
-    if not any(isinstance(w, Tensor) and len(w) == K or isinstance(w, tuple) for w in weights):
+    if not any((isinstance(w, Tensor) and len(w) == K) or isinstance(w, tuple) for w in weights):
         weights[0], transforms[0] = wanted[0], "identity"  # so that there are K steps
     problem = problem._replace(scale=scale / 10 if linear else scale)
     return Case(problem, weights, (*transforms, "linear" if linear else "identity"), slack)
@@ -226,9 +226,9 @@ def test_large_exponents(solver, alpha0, times):
             compare(problem, weights, solver, plan=True, slack=tol.KERNEL_HARD)
 
 
-# A piece that one thread works on has 131072 entries. A bag of several is left where it is, with rows that end in
-# the middle of a vector; from four of them on, all threads work on one bag. BADMM-Q keeps its state after every
-# third update only. (K, plan, problem)
+# A piece that one thread works on has 131072 entries. A bag of several is left where it is, with rows that end
+# in the middle of a vector; from four of them on, all threads work on one bag. BADMM-Q keeps its state after
+# every third update only. (K, plan, problem)
 LARGE: dict[str, Any] = {
     "2 chunks": (1, False, lambda: dense(1, 3000, 60, p0="shared")),
     "one feature": (1, False, lambda: dense(1, 200_000, 1, p0="shared")),
@@ -337,7 +337,7 @@ def test_products_and_differences_beyond_float32(solver):
 
 @each_solver
 def test_every_magnitude_is_finite(solver):
-    """alpha0 x (alpha1 = alpha2) x rho in float32, for every kind of X: means of samples, and plans of mass 1."""
+    """alpha0 x (alpha1 = alpha2) x rho in float32, for every kind of X: means of samples, plans of mass 1."""
     for name, change in INPUTS.items():
         problem = dense(2, 10, 5)
         problem = problem._replace(X=change(problem.X)).to(torch.float32)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests import tolerances as tol
-from tests.backends.harness import compare, dense, equal, modules, ragged, rand, randn, solved
+from tests.backends.harness import compare, dense, equal, modules, ragged, randn, solved
 from tests.backends.raw import DTYPES, Raw
 from tests.cases import SOLVERS
 from uotpool import check

@@ -89,7 +89,7 @@ def test_sizes_that_do_not_fit_together(sizes):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_coefficients(solver):
-    """Transforms that a coefficient does not have, lengths other than 1 and K (D), and what there must not be."""
+    """Transforms that a coefficient does not have, lengths other than 1 and K (D), what there must not be."""
     raw = Raw(solver, scale=7)
     for slot in SLOTS:
         transform, length, array = f"transform_{slot}", f"length_{slot}", f"coefficient_{slot}"

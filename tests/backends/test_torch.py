@@ -15,7 +15,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import uotpool
 from tests import tolerances as tol
-from tests.backends.harness import dense, equal, masked, modules, ragged, rand, randn, solved
+from tests.backends.harness import dense, equal, masked, modules, rand, randn, solved
 from tests.cases import SOLVERS, step
 from uotpool import Learned, UOTPooling, check, uot_pool
 from uotpool.backends import CPU, ops
@@ -432,7 +432,7 @@ def test_a_layer_that_was_first_used_in_inference_mode_can_be_trained():
 
 
 def frames(pool, X, **sets):
-    """Return the names of the Python functions that a call enters before the status of the kernel is checked."""
+    """Return the Python functions that a call enters before the status of the kernel is checked."""
     names: list[str] = []
 
     def watch(frame, event, _):

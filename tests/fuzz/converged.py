@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tests import tolerances as tol
+from tests.backends.harness import WEIGHTS, newton, priors_of, randn, solved
 from tests.cases import REGULARIZER
 from tests.fuzz import sets
 from tests.fuzz.found import Found
-from tests.backends.harness import WEIGHTS, newton, priors_of, randn, solved
 from uotpool import ConvergenceWarning, Problem
 from uotpool.solvers import Solver
 

@@ -83,7 +83,7 @@ def test_a_named_backend_that_cannot_be_used(monkeypatch):
     with pytest.raises(ValueError, match="impl: 'triton' cannot be used: no triton; use impl='auto'"):
         uot_pool(X, 1.0, 1.0, 1.0, impl="triton")
     monkeypatch.setattr(backend, "_REASON", "")
-    with pytest.raises(ValueError, match="impl: .* CUDA or ROCm GPU"):
+    with pytest.raises(ValueError, match=r"impl: .* CUDA or ROCm GPU"):
         uot_pool(X, 1.0, 1.0, 1.0, impl="triton")
 
 

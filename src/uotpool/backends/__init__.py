@@ -22,7 +22,16 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (CPU, TRITO
 IMPLEMENTATIONS = ("auto", *BACKENDS)
 KERNELS.update({backend.name: backend for backend in (CPU, TRITON)})
 
-__all__ = ["BACKENDS", "IMPLEMENTATIONS", "Backend", "Call", "available", "check_impl", "choose", "explain_impl"]
+__all__ = [
+    "BACKENDS",
+    "IMPLEMENTATIONS",
+    "Backend",
+    "Call",
+    "available",
+    "check_impl",
+    "choose",
+    "explain_impl",
+]
 
 
 def available() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The fused kernels of every device as one function of tensors, with derivatives.
 
-`uotpool::solve` and `uotpool::solve_backward` are what a compiler or an exporter sees. A plain eager call goes past
-torch's dispatcher, through an `autograd.Function` where it needs a graph: that saves 34 to 63 microseconds a call,
-which is more than a kernel takes on small input.
+`uotpool::solve` and `uotpool::solve_backward` are what a compiler or an exporter sees. A plain eager call goes
+past torch's dispatcher, through an `autograd.Function` where it needs a graph: that saves 34 to 63 us, which
+is more than a kernel takes on small input.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _TWICE = (
 class Arguments(NamedTuple):
     """What a kernel is to solve.
 
-    Set b has the rows b N .. (b + 1) N - 1; with `ptr`, the rows ptr[b] .. ptr[b + 1] - 1; with `order` too, the rows
-    that it names at these places. A row that `present` is False for, or that `order` does not name, is absent.
+    Set b has the rows b N .. (b + 1) N - 1; with `ptr`, the rows ptr[b] .. ptr[b + 1] - 1; with `order` too,
+    the rows that it names at these places. A row that `present` is False for, or that `order` does not name, is
+    absent.
     """
 
     kernel: str
@@ -120,7 +121,7 @@ class FusedBackend(Backend):
 
     @abstractmethod
     def forward(self, a: Arguments, *, save: bool) -> list[Tensor]:
-        """Return the pooled output (B, D), or the plan in the shape of X, then what `backward` needs if `save`."""
+        """Return the pooled output (B, D), or the plan like X, then what `backward` needs if `save`."""
 
     @abstractmethod
     def backward(
@@ -155,15 +156,17 @@ def arguments(kernel: FusedBackend, call: Call, plan: bool) -> Arguments:
     """Return a call as tensors and numbers."""
     X, sets, log_p0, log_q0, given, solver, _ = call
     raw: list[Tensor] = []
-    transforms, fixed, lengths = [], [], []
-    for value, transform in zip(given, given.transforms, strict=False):
+    transforms: list[int] = []
+    fixed: list[float] = []
+    lengths: list[int] = []
+    for value, transform in zip(given[: len(SLOTS)], given.transforms, strict=True):
         if value is None:
             code = length = 0
         elif isinstance(value, Tensor):
             raw.append(value)
             code, length = _CODES[transform], value.shape[0]
         elif isinstance(value, tuple):
-            fixed += value
+            fixed += value  # type: ignore[arg-type] # the transforms are left out above
             code, length = FIXED, len(value)
         else:
             fixed.append(value)
@@ -198,7 +201,7 @@ def _saved(ctx: Any) -> tuple[Arguments, list[Tensor]]:
             )
     tensors = all_materialized(tensors)
     count = 6 + len(ctx.numbers.raw)
-    return ctx.numbers.with_tensors(tensors[:count]), list(tensors[count:])
+    return ctx.numbers.with_tensors(tensors[:count]), cast(list[Tensor], list(tensors[count:]))
 
 
 class _Solve(torch.autograd.Function):
@@ -236,7 +239,7 @@ def _each_direction(
     directions = torch._remove_batch_dim(dout, level, 0, 0)
     each = [kernel.backward(materialize(direction), a, saved, wanted) for direction in directions]
     columns = zip(*each, strict=True)
-    return [None if x[0] is None else torch._add_batch_dim(torch.stack(x), 0, level) for x in columns]  # type: ignore[arg-type]
+    return [None if x[0] is None else torch._add_batch_dim(torch.stack(x), 0, level) for x in columns]
 
 
 class _Once(torch.autograd.Function):
@@ -257,23 +260,22 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     raise RuntimeError(_TWICE)
 
 
-def _by_operator(
-    dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[bool]
-) -> list[Tensor | None]:
+def _by_operator(dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[bool]) -> list[Tensor | None]:
     results = torch.ops.uotpool.solve_backward(dout, saved, *a, wanted)
     return [d if w else None for d, w in zip(results, wanted, strict=True)]
 
 
-# Operators -------------------------------------------------------------------------------------------------------
+# Operators ---------------------------------------------------------------------------------------------------
 
 _SCHEMA = (
-    "str kernel, Tensor X, Tensor? ptr, Tensor? order, Tensor? present, SymInt N, Tensor? log_p0, Tensor? log_q0, "
-    "Tensor[] raw, int[] transforms, float[] fixed, SymInt[] lengths, SymInt num_sets, str solver, SymInt K, bool plan"
+    "str kernel, Tensor X, Tensor? ptr, Tensor? order, Tensor? present, SymInt N, Tensor? log_p0, "
+    "Tensor? log_q0, Tensor[] raw, int[] transforms, float[] fixed, SymInt[] lengths, SymInt num_sets, "
+    "str solver, SymInt K, bool plan"
 )
 
 
 def _validated(a: Arguments) -> tuple[FusedBackend, Arguments]:
-    """Check what `arguments` makes sure of: anyone can call an operator, and kernels trust shapes and dtypes."""
+    """Check what `arguments` makes sure of: anyone can call an operator; kernels trust shapes and dtypes."""
     kernel, X = KERNELS.get(a.kernel), a.X
     D = X.shape[-1] if X.dim() in (2, 3) else 0
     M = X.numel() // D if D else 0

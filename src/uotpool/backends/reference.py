@@ -50,7 +50,7 @@ def shares(call: Call) -> Tensor:
 
 
 def log_plan(call: Call) -> Tensor:
-    """Return log P in the shape of X, in at least its dtype, with finite filler at absent rows. X is prepared."""
+    """Return log P like X, in at least its dtype, with finite filler at absent rows. X is prepared."""
     problem, solver = call.to_solve(), call.solver
     if solver.K == 0:
         return problem.start()
@@ -60,8 +60,8 @@ def log_plan(call: Call) -> Tensor:
 def _beyond_float32(solver: Solver, problem: SolverInput) -> bool:
     """Whether the coefficients are too far apart for float32, where looking at their values costs nothing.
 
-    That is in an eager call on the CPU: a GPU would have to be waited for, and no compiled graph can depend on a
-    value.
+    That is in an eager call on the CPU: a GPU would have to be waited for, and no compiled graph can depend on
+    a value.
     """
     if not problem.X.is_cpu or problem.X.dtype != torch.float32:
         return False

@@ -118,7 +118,7 @@ class CoefficientPooling(Pooling):
             if raw.dtype != dtype or raw.device != X.device:
                 raw = raw.to(device=X.device, dtype=dtype)
             found.append(raw)
-        return Coefficients(*found, self._transforms)  # type: ignore[arg-type] # of a rho and scale None
+        return Coefficients(*found, self._transforms)  # type: ignore[call-arg, arg-type] # by place
 
     def raw_parameters(self) -> dict[str, Tensor]:
         """Return the parameters behind the learned coefficients, by the names of these."""

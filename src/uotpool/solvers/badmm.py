@@ -59,8 +59,8 @@ class BregmanADMM(Solver):
         check_steps(self.K)
 
     def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
-        # log S is divided by alpha0 + rho, log mu and log eta by alpha1 + rho and alpha2 + rho; Z is left. The rho
-        # of the quadratic problem may have nothing added.
+        # log S is divided by alpha0 + rho, log mu and log eta by alpha1 + rho and alpha2 + rho; Z is left. The
+        # rho of the quadratic problem may have nothing added.
         least = min(alpha0, alpha1, alpha2) if self.regularizer == ENTROPIC else 0.0
         return least + rho, alpha0 + rho
 

@@ -27,9 +27,7 @@ def _each(prefix: str) -> str:
 
 
 _SIZES = f"dtype solver head K B M N D threads p0_shared {_each('transform')} {_each('length')}"
-_ARRAYS = (
-    f"X ptr rows log_p0 log_q0 {_each('coefficient')} dout out dX dlog_p0 dlog_q0 {_each('dcoefficient')}"
-)
+_ARRAYS = f"X ptr rows log_p0 log_q0 {_each('coefficient')} dout out dX dlog_p0 dlog_q0 {_each('dcoefficient')}"
 
 
 def _struct(sizes: str, arrays: str) -> list[tuple[str, type]]:
@@ -189,5 +187,6 @@ def _solvers() -> dict[str, int]:
 SOLVERS = _solvers()
 # What a call needs of the library; None where `missing` has a reason.
 forward, backward = (
-    None if _library is None or _mistake else getattr(_library, f"uotpool_{name}") for name in ("forward", "backward")
+    None if _library is None or _mistake else getattr(_library, f"uotpool_{name}")
+    for name in ("forward", "backward")
 )
