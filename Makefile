@@ -17,7 +17,7 @@ LARGE := $(VENV)/.large
 # timm, with a torchvision that may not load beside this torch: tests/beside_cpu.py says why they are here.
 TIMM := $(VENV)/timm
 # What `make test-with` runs: the parts that need torch, PyG and few small packages.
-LIBRARY := -m "not process" tests/backends tests/zoo $(foreach name,assignment cli config default gradients graph_readout images \
+LIBRARY := -m "not process" tests/backends --ignore=tests/backends/test_build.py tests/zoo $(foreach name,assignment cli config default gradients graph_readout images \
 	invariance limits moved nested optimality paper_facts pyg scale scores stability start validation,tests/test_$(name).py)
 TORCH ?= torch
 OLDEST_TORCH := 2.4.0
@@ -89,7 +89,8 @@ sanitize: $(READY)
 	$(BIN)/cmake --build $(SANITIZED) --parallel 2
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
-	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/backends
+	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/backends \
+	--ignore=tests/backends/test_build.py
 
 # The files of a release, in dist/, built and checked as for the package index; then the wheel in an environment without
 # compilers. PUBLISH has the tools, which nothing else needs.

@@ -106,9 +106,11 @@ class Arguments(NamedTuple):
             gradient = dscale if slot == _SCALE else None if dvalues is None else dvalues[slot]
             if gradient is not None and length == 1 and gradient.numel() > 1:
                 gradient = gradient.sum().reshape(1)
-            results.append(
-                None if gradient is None else coefficients.chain_rule(gradient, tensor, TRANSFORMS[code])
-            )
+            if gradient is not None:
+                gradient = coefficients.chain_rule(gradient, tensor, TRANSFORMS[code])
+                if gradient._base is not None:  # a row of `dvalues`: results of an operator share no memory
+                    gradient = gradient.clone()
+            results.append(gradient)
         return results
 
 
