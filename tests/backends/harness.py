@@ -127,7 +127,7 @@ def steps(weights: Weights) -> int:
     return max(len(w) if isinstance(w, tuple) else w.numel() if isinstance(w, Tensor) else 1 for w in weights)
 
 
-def priors_of(problem: Problem, p0: Tensor | None, q0: Tensor | None) -> dict[str, Tensor]:
+def priors_of(problem: Problem, p0: Tensor | None, q0: Tensor | None) -> dict[str, Any]:
     """Return logits as the priors that a user passes."""
     made = {} if p0 is None else {"p0": p0.softmax(-1)}
     return made if q0 is None else made | {"q0": sample_prior(problem, q0)}
@@ -156,10 +156,15 @@ def solved(
     inputs = {name: t.detach().clone().requires_grad_() for name, t in leaves.items() if isinstance(t, Tensor)}
     algorithm = solver_of(solver, steps(weights)) if isinstance(solver, str) else solver
     dtype = problem.X.dtype
-    values = {name: inputs[name].to(dtype).reshape(-1) if name in inputs else leaves[name] for name in NAMES}
+    values: dict[str, Any] = {
+        name: inputs[name].to(dtype).reshape(-1) if name in inputs else leaves[name] for name in NAMES
+    }
     posed = uotpool.Problem(
         inputs["X"],
-        **{"alpha0": 1.0, "alpha1": 1.0, "alpha2": 1.0, "rho": 1.0 if algorithm.uses_rho else None},
+        alpha0=1.0,
+        alpha1=1.0,
+        alpha2=1.0,
+        rho=1.0 if algorithm.uses_rho else None,
         **priors_of(problem, inputs.get("p0"), inputs.get("q0")),
         **problem.layout,
     )

@@ -58,7 +58,7 @@ def test_all_is_written_and_inputs_are_left_alone(solver, plan, shape, dtype):
     results = raw.run()
     for name, t in results.items():
         assert t.isfinite().all(), name
-    assert equal(before, {name: raw.arrays[name] for name in before}) == []  # type: ignore[misc]
+    assert equal(before, {name: raw.arrays[name] for name in before}) == []
     ptr, rows = raw.arrays["ptr"], raw.arrays["rows"]
     if ptr is None:
         return

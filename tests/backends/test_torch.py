@@ -18,7 +18,8 @@ from tests import tolerances as tol
 from tests.backends.harness import dense, equal, masked, modules, rand, randn, solved
 from tests.cases import SOLVERS, step
 from uotpool import Learned, UOTPooling, check, uot_pool
-from uotpool.backends import CPU, ops
+from uotpool.backends import ops
+from uotpool.backends.cpu.backend import CPU
 from uotpool.nn import pooling
 
 D = 3

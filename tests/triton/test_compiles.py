@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from uotpool.backends import TRITON
 from uotpool.backends.ops import Arguments
+from uotpool.backends.triton.backend import TRITON
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
 compiler = pytest.importorskip("triton.backends.compiler")

@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from tests.backends.harness import equal, masked, modules, rand, randn, solved
-from tests.backends.test_torch import POOLINGS, make, same, sets_of, with_gradients
+from tests.backends.test_torch import make, same, sets_of, with_gradients
 from uotpool import Problem, Sinkhorn, UOTPooling, check, explain_impl
-from uotpool.backends import TRITON, ops
+from uotpool.backends import ops
 from uotpool.backends.triton import launch
+from uotpool.backends.triton.backend import TRITON
 
 D = 3
-NAMES = [name for name in POOLINGS if "badmm" not in name]
+NAMES = ("all fixed", "mixed, with priors")
+small_tiles = pytest.mark.usefixtures("small_tiles")
 solve, solve_backward = torch.ops.uotpool.solve, torch.ops.uotpool.solve_backward
 
 
@@ -25,6 +27,7 @@ def arguments(name="mixed, with priors", *, plan=False):
     return a._replace(present=present, raw=[t.detach() for t in a.raw])
 
 
+@small_tiles
 @pytest.mark.parametrize("name", ["all fixed", "mixed, with priors"])
 def test_opcheck(name):
     a = arguments(name)
@@ -48,6 +51,7 @@ def test_operators_refuse_what_does_not_fit():
             solve_backward(dout, tensors, *a, [True] * 6)
 
 
+@small_tiles
 def test_operator_and_function_are_one(monkeypatch):
     """An eager call goes past the operators, which a traced one sees: to the same bits."""
     problem, weights = masked(2, 4, 5)._replace(scale=randn(5, seed=4)), modules("sinkhorn", 1)
@@ -56,6 +60,7 @@ def test_operator_and_function_are_one(monkeypatch):
     assert equal(want, solved(problem, weights, "sinkhorn", impl="triton")) == []
 
 
+@small_tiles
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_and_batched(name):
     pool = make(name, impl="triton")
@@ -80,6 +85,7 @@ def test_second_derivative_names_the_reference(plan):
         torch.autograd.grad(dX.square().sum(), X)
 
 
+@small_tiles
 @pytest.mark.parametrize("plan", [False, True])
 def test_derivatives_that_are_not_wanted(plan):
     a = arguments(plan=plan)
