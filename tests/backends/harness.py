@@ -156,9 +156,8 @@ def solved(
     inputs = {name: t.detach().clone().requires_grad_() for name, t in leaves.items() if isinstance(t, Tensor)}
     algorithm = solver_of(solver, steps(weights)) if isinstance(solver, str) else solver
     dtype = problem.X.dtype
-    values: dict[str, Any] = {
-        name: inputs[name].to(dtype).reshape(-1) if name in inputs else leaves[name] for name in NAMES
-    }
+    values: dict[str, Any] = {name: leaves[name] for name in NAMES}
+    values |= {name: inputs[name].to(dtype).reshape(-1) for name in NAMES if name in inputs}
     posed = uotpool.Problem(
         inputs["X"],
         alpha0=1.0,

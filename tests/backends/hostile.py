@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.backends.raw import NATIVE, Raw
 from uotpool.backends.cpu import library
-from uotpool.backends.ops import FIXED, SLOTS, TRANSFORMS, Arguments
+from uotpool.backends.ops import FIXED, SLOTS, Arguments
 
 # AttributeError: torch lets None pass for a tensor, and Python says that it has no shape.
 REFUSALS = (AttributeError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)
 SIZES = (-(2**63), -(2**40), -1, 0, 1, 2, 3, 5, 2**20 + 1, 2**31, 2**40, 2**62, 2**63 - 1)
-NATIVE: Any = library.load()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -71,30 +71,47 @@ def grouping(rng: random.Random) -> tuple[int, int, int]:
     return rng.choice([0, 1, 2, 3, 9]), rng.choice([0, 1, 2, 5, 40]), rng.choice([1, 2, 3, 17])
 
 
-def coefficients(rng: random.Random, solver: str, K: int, D: int) -> tuple[list[int], list[int]]:
-    """Good transforms, a code for each slot, and lengths."""
-    codes, lengths = [], []
+def good_call(rng: random.Random) -> Raw:
+    """Draw a good call of the C interface, with arrays of exactly the size that it says."""
+    (B, N, D), K = grouping(rng), rng.choice([1, 2, 5])
+    grouped = rng.random() < 0.5
+    forms = [rng.choice(["identity", "exp", "softplus", "fixed"]) for _ in range(4)]
+    raw = Raw(
+        rng.choice(list(library.SOLVERS)),
+        rng.choice([torch.float32, torch.float64]),
+        sizes=[N] * B if grouped else None,
+        **{"B": B, "N": N, "D": D, "K": K},
+        plan=rng.random() < 0.5,
+        rows=grouped and rng.random() < 0.5,
+        p0=rng.choice(["each", "shared", "uniform"]),
+        q0=rng.random() < 0.5,
+        scale=rng.choice([0, 1, D]),
+        transforms=(*forms, rng.choice(["identity", "linear", "fixed"])),
+        seed=rng.getrandbits(32),
+        threads=rng.choice([1, 2]),
+    )
     for slot in SLOTS:
-        is_scale = slot == "scale"
-        choices = ["identity", "fixed", *(["linear", "none"] if is_scale else ["exp", "softplus"])]
-        code = 0 if slot == "rho" and solver == "sinkhorn" else TRANSFORMS.index(rng.choice(choices))
-        codes.append(code)
-        lengths.append(rng.choice([1, D if is_scale else K]) if code else 0)
-    return codes, lengths
+        if raw.sizes[f"length_{slot}"] and rng.random() < 0.5:  # one number for all steps
+            raw.sizes[f"length_{slot}"] = 1
+            for name in (f"coefficient_{slot}", f"dcoefficient_{slot}"):
+                t = raw.arrays[name]
+                raw.arrays[name] = None if t is None else t[:1]
+    for t in raw.outputs().values():
+        t.fill_(1.0)
+    return raw
 
 
 def solve_arguments(rng: random.Random) -> list[Any]:
-    B, N, D = grouping(rng)
-    M, solver, K = B * N, rng.choice(list(library.SOLVERS)), rng.choice([1, 2, 5])
-    ptr = rng.choice([None, torch.arange(B + 1) * N])
-    order = None if ptr is None else rng.choice([None, torch.arange(M).flip(0)])
-    p0 = rng.choice([None, floats(rng, D), floats(rng, B, D)])
-    q0 = rng.choice([None, floats(rng, M)])
-    codes, lengths = coefficients(rng, solver, K, D)
-    raw = [0.1 + floats(rng, n) for n, code in zip(lengths, codes, strict=True) if code > FIXED]
-    fixed = [0.5] * sum(n for n, code in zip(lengths, codes, strict=True) if code == FIXED)
-    made_of = [raw, codes, fixed, lengths]
-    return ["cpu", floats(rng, M, D), ptr, order, None, N, p0, q0, *made_of, B, solver, K, rng.random() < 0.5]
+    """The same call for the operators."""
+    raw = good_call(rng)
+    n, a = raw.sizes, raw.arrays
+    codes, lengths = ([n[f"{kind}_{slot}"] for slot in SLOTS] for kind in ("transform", "length"))
+    own = [(a[f"coefficient_{slot}"], code) for slot, code in zip(SLOTS, codes, strict=True)]
+    tensors = [t for t, code in own if code > FIXED]
+    fixed = [x for t, code in own if t is not None and code == FIXED for x in t.tolist()]
+    sets = [a["X"], a["ptr"], a["rows"], None, n["N"], a["log_p0"], a["log_q0"]]
+    solver = list(library.SOLVERS)[n["solver"]]
+    return ["cpu", *sets, tensors, codes, fixed, lengths, n["B"], solver, n["K"], bool(n["head"])]
 
 
 def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
@@ -113,7 +130,7 @@ def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
     if name == "solve":
         return name, arguments
     call = Arguments(*arguments)
-    dout = floats(rng, *call.output_shape())
+    dout = floats(rng, *call.output_shape()).to(call.X.dtype)
     return name, [dout, [], *arguments, [rng.random() < 0.7 for _ in call.differentiable()]]
 
 
@@ -196,32 +213,6 @@ def fenced(t: Tensor | None, keep: list[Fenced]) -> int | None:
     return keep[-1].fill(t)
 
 
-def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
-    """Make a good call, with arrays of exactly the size that it says."""
-    dtype, code = rng.choice([(torch.float32, 0), (torch.float64, 1)])
-    B, N, D = grouping(rng)
-    solver, K, plan, M = rng.randrange(3), rng.choice([1, 2, 5]), rng.randrange(2), B * N
-    ptr = rng.choice([None, torch.arange(B + 1) * N])
-    order = None if ptr is None else rng.choice([None, torch.arange(M).flip(0)])
-    shared = rng.randrange(2)
-    p0 = rng.choice([None, floats(rng, D) if shared else floats(rng, B, D)])
-    q0 = rng.choice([None, floats(rng, M)])
-    name = list(library.SOLVERS)[solver]
-    codes, lengths = coefficients(rng, name, K, D)
-    numbers = [0.1 + floats(rng, n) if n else None for n in lengths]
-    # Fixed numbers are doubles, whatever the dtype, and have no derivative.
-    own = [
-        t if t is None else t.to(torch.float64 if c == FIXED else dtype)
-        for t, c in zip(numbers, codes, strict=True)
-    ]
-    by = [t if c > FIXED else None for t, c in zip(own, codes, strict=True)]
-    out, X = (floats(rng, M, D) if plan else floats(rng, B, D)).to(dtype), floats(rng, M, D).to(dtype)
-    p0, q0 = (t if t is None else t.to(dtype) for t in (p0, q0))
-    arrays = [X, ptr, order, p0, q0, *own, out, out, X, p0, q0, *by]
-    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared)
-    return library.Call(*sizes, *codes, *lengths, *[fenced(t, keep) for t in arrays])
-
-
 # A change that leaves a call sound may ask for other amounts of memory than the arrays have, which C cannot
 # know. So sizes are changed only to what no call may have, and ptr and rows, which C checks, in their values.
 WRONG = (-(2**63), -(2**40), -1, 2**62, 2**63 - 1)
@@ -290,7 +281,8 @@ def c_interface(calls: int, rng: random.Random) -> dict[str, int]:
             arguments, wrong = group_call(rng, keep)
             status = NATIVE.uotpool_group(*arguments)
         else:
-            call = solve_call(rng, keep)
+            raw = good_call(rng)
+            call = raw.call(**{name: fenced(t, keep) for name, t in raw.arrays.items()})
             wrong = rng.random() < 0.8 and spoil_call(rng, call)
             solve = NATIVE.uotpool_backward if rng.random() < 0.5 else NATIVE.uotpool_forward
             status = solve(ctypes.byref(call))

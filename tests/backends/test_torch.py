@@ -245,19 +245,6 @@ def test_one_compiled_graph_holds_the_operators(dynamo, name, layout):
     assert forward.count(torch.ops.uotpool.group.default) == (layout == "index")
 
 
-def test_compiled_reference_holds_none(dynamo):
-    seen = []
-
-    def keep(graph, inputs):
-        seen.extend(str(node.target) for node in graph.graph.nodes)
-        return graph.forward
-
-    pool, (X, _) = make("the default", impl="reference"), sets_of("dense", 3)
-    same([torch.compile(pool, fullgraph=True, backend=keep)(X)], [pool(X)])
-    assert seen
-    assert not [name for name in seen if "uotpool" in name]
-
-
 @each_pooling
 def test_export_round_trip(name):
     """Saved, loaded, and run on other sizes; the operators are in the program."""
