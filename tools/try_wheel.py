@@ -19,8 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / "build" / "try-wheel"
-# What measures memory is in bench/, which cibuildwheel does not copy: it needs the study. Builds need a compiler.
+# What measures memory is in bench/, which cibuildwheel does not copy: it needs the study.
 MEASURED = "--ignore=tests/backends/test_memory.py"
+# Builds need a compiler.
 BUILT = "--ignore=tests/backends/test_build.py"
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 
@@ -43,7 +44,7 @@ def try_library(python: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     strict = "import torch, warnings; warnings.simplefilter('error')\n"
     where = "import uotpool; print(uotpool.__file__); assert 'site-packages' in uotpool.__file__\n"
-    used = "assert uotpool.resolve_impl(torch.empty(0), 'sinkhorn') == 'cpu', 'the kernels do not load'\n"
+    used = "assert uotpool.explain_impl(torch.empty(0)) == 'cpu', 'the kernels do not load'\n"
     run(python, "-c", f"{strict}{where}{code}\n{used}")
     run(python, "-m", "uotpool", "info")
 
