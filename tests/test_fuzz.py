@@ -11,10 +11,10 @@ import torch
 
 import uotpool
 from tests import tolerances as tol
+from tests.backends.harness import solved
 from tests.cases import SOLVERS, step
 from tests.fuzz import converged, large, sets
 from tests.fuzz.found import Found
-from tests.kernels.harness import solved
 from tests.spelling import uot_plan, uot_pool
 from uotpool import ConvergenceWarning
 

@@ -47,7 +47,7 @@ def test_plain_sinkhorn_reaches_the_same_optimum():
 @pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
 @each_implementation
 def test_badmm_gap_after_3000_steps(solver):
-    """One shape by the reference, which takes seconds and gives what the kernels give (tests/kernels)."""
+    """One shape by the reference, which takes seconds and gives what the kernels give (tests/backends)."""
     fused = not explain_impl(torch.empty(1, 1), solver).startswith("reference")
     for shape in SHAPES if fused else SHAPES[:1]:
         for seed in range(3) if fused else [0]:

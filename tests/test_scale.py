@@ -93,7 +93,7 @@ def check_gradients(solver, shape, formulation):
     learned = [w for w in module_weights(solver, 2) if w is not None]
     how = {"solver": solver, "formulation": formulation}
     assert gradcheck(lambda X, s, *w: uot_pool(X, *w, scale=s, **how), (X, scale, *learned))
-    if shape == (D,):  # the others are compared with the reference in tests/kernels/test_scale.py
+    if shape == (D,):  # the others are compared with the reference in tests/backends/test_scale.py
         assert gradcheck(lambda X, s, *w: uot_plan(X, *w, scale=s, **how), (X, scale, *learned))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import uotpool
-from uotpool import uot_plan, uot_pool
+from uotpool import Problem, Sinkhorn, explain_impl, uot_pool
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -40,24 +40,25 @@ def problem(name, dtype):
     return X, torch.tensor([0, *sizes]).cumsum(0), [*alphas, scale, p0]
 
 
-def solved(function, X, ptr, others, impl, device=DEVICE):
+def solved(plan, X, ptr, others, impl, device=DEVICE):
     """Output, and derivatives by X and all others."""
     leaves = [t.detach().to(device, copy=True).requires_grad_() for t in (X, *others)]
     x, a0, a1, a2, scale, p0 = leaves
     with uotpool.check(False):  # p0 sums to 1 in its own dtype only
-        y = function(x, a0, a1, a2, scale=scale, p0=p0, ptr=ptr.to(device), impl=impl)
+        posed = Problem(x, alpha0=a0, alpha1=a1, alpha2=a2, scale=scale, p0=p0, ptr=ptr.to(device))
+        y = (posed.plan if plan else posed.pool)(Sinkhorn(2), impl=impl)
     dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return [y.detach(), *torch.autograd.grad(y, leaves, dy.to(y.dtype).to(device))]
 
 
-@pytest.mark.parametrize("function", [uot_pool, uot_plan])
+@pytest.mark.parametrize("plan", [False, True])
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("name", SIZES)
-def test_values_and_derivatives(name, dtype, function):
+def test_values_and_derivatives(name, dtype, plan):
     X, ptr, others = problem(name, dtype)
     wide = [t.double() for t in others]
-    expected = solved(function, X.double(), ptr, wide, "reference", torch.device("cpu"))
-    actual = solved(function, X, ptr, others, "triton")
+    expected = solved(plan, X.double(), ptr, wide, "reference", torch.device("cpu"))
+    actual = solved(plan, X, ptr, others, "triton")
     for i, (y, want) in enumerate(zip(actual, expected, strict=True)):
         bound = CLOSE[dtype] * max(float(want.abs().max()), 1e-3) * (100 if i else 1)
         torch.testing.assert_close(y.double().cpu(), want, rtol=0, atol=bound)
@@ -65,7 +66,7 @@ def test_values_and_derivatives(name, dtype, function):
 
 def test_the_same_bits_each_time():
     given = problem(list(SIZES)[-1], torch.float32)
-    first, second = (solved(uot_pool, *given, "triton") for _ in range(2))
+    first, second = (solved(False, *given, "triton") for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -74,13 +75,13 @@ def test_the_same_bits_each_time():
 @pytest.mark.parametrize("dim", [1, 10, 64, 512, 1024])
 def test_auto_takes_the_kernels(dim, dtype):
     assert uotpool.self_test(DEVICE, dim, dtype)
-    assert uotpool.resolve_impl(torch.empty(1, 2, dim, device=DEVICE, dtype=dtype), "sinkhorn") == "triton"
+    assert explain_impl(torch.empty(1, 2, dim, device=DEVICE, dtype=dtype)).partition(";")[0] == "triton"
 
 
 @ON_GPU_ONLY
 def test_the_host_waits_for_nothing():
     X, ptr, others = problem("wide", torch.float32)
-    solved(uot_pool, X, ptr, others, "triton")  # compiles
+    solved(False, X, ptr, others, "triton")  # compiles
     x, on_gpu = X.to(DEVICE).requires_grad_(), ptr.to(DEVICE)
     with uotpool.check(False):
         uot_pool(x, 1.0, 1.0, 1.0, ptr=on_gpu, impl="triton").sum().backward()
@@ -95,15 +96,15 @@ def test_the_host_waits_for_nothing():
 def test_a_cuda_graph_replays_a_call():
     X, alphas = torch.randn(4, 500, 65, device=DEVICE), torch.ones(3, 2, device=DEVICE)
     with torch.no_grad(), uotpool.check(False):
-        uot_pool(X, *alphas, impl="reference")
+        uot_pool(X, *alphas, solver=Sinkhorn(2), impl="reference")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):  # without a verdict on 65 features the reference is captured
-            assert uotpool.resolve_impl(X, "sinkhorn") == "reference"
+            assert explain_impl(X).partition(";")[0] == "reference"
         assert uotpool.self_test(DEVICE, 65)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            assert uotpool.resolve_impl(X, "sinkhorn") == "triton"
-            y = uot_pool(X, *alphas)
+            assert explain_impl(X).partition(";")[0] == "triton"
+            y = uot_pool(X, *alphas, solver=Sinkhorn(2))
         X.copy_(torch.randn(4, 500, 65))
         graph.replay()
-        torch.testing.assert_close(y, uot_pool(X, *alphas), rtol=0, atol=0)
+        torch.testing.assert_close(y, uot_pool(X, *alphas, solver=Sinkhorn(2)), rtol=0, atol=0)

@@ -10,12 +10,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from uotpool import backends, cli, explain_impl, uot_pool
+from uotpool import Newton, Sinkhorn, cli, explain_impl, published, uot_pool
 from uotpool.backends.triton import backend
-from uotpool.backends.triton.backend import TRITON
-from uotpool.solvers import SOLVERS
-
-EXACT = backends.SolverOptions(SOLVERS["sinkhorn"])
 
 
 @pytest.fixture
@@ -25,37 +21,33 @@ def usable(monkeypatch):
     monkeypatch.setenv("UOTPOOL_SELF_TEST", "0")
 
 
-def chosen(solver="sinkhorn", D=3, device="cuda", dtype=torch.float32, **options):
-    """Return the name of the backend for a GPU that is not there."""
+def fake(D=3, device="cuda", dtype=torch.float32):
+    """Return a tensor on a GPU that is not there."""
     with FakeTensorMode():
-        X = torch.empty(2, 5, D, device=device, dtype=dtype)
-        return backends.choose(X, 1, backends.SolverOptions(SOLVERS[solver], **options)).name
+        return torch.empty(2, 5, D, device=device, dtype=dtype)
+
+
+def chosen(solver="sinkhorn", **tensor):
+    return explain_impl(fake(**tensor), solver).partition(";")[0]
 
 
 def test_what_a_gpu_tensor_gets(usable):
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         assert chosen(dtype=dtype) == "triton"
     assert chosen(D=1024) == "triton"
-    assert chosen(D=1025) == "reference"
-    assert chosen("badmm-e") == chosen("badmm-q") == "reference"
-    assert chosen(formulation="paper") == chosen(converged=True) == "reference"
-    assert chosen(device="meta") == "reference"
+    assert chosen(D=1025) == chosen(device="meta") == "reference"
+    for solver in ("badmm-e", "badmm-q", published.Sinkhorn(), Newton(), Sinkhorn(0)):
+        assert chosen(solver) == "reference"
 
 
 def test_reasons(usable, monkeypatch):
-    with FakeTensorMode():
-        wide, X = torch.empty(2, 5, 1025, device="cuda"), torch.empty(2, 5, 3, device="cuda")
-        assert "triton expects at most 1024 features, got a float32 tensor of shape" in explain_impl(wide)
-        assert explain_impl(X).startswith("triton; cpu expects a tensor on the CPU")
-        for solver in ("badmm-e", "badmm-q"):
-            reason = explain_impl(X, solver)
-            assert reason.startswith("reference; ")
-            assert f"; triton has the K modules of exact Sinkhorn only, got solver={solver!r}" in reason
-        assert explain_impl(X, formulation="paper").endswith("only, got formulation='paper'")
-        assert explain_impl(X, converged=True).endswith('only, got K="converged"')
-        monkeypatch.setattr(backend, "_REASON", "no such thing")
-        assert explain_impl(X).endswith("triton cannot be used: no such thing")
-        assert explain_impl(X).startswith("reference; ")
+    assert explain_impl(fake()).startswith("triton; cpu takes tensors on the CPU")
+    assert "triton takes at most 1024 features" in explain_impl(fake(1025))
+    for solver in ("badmm-e", published.Sinkhorn(), Newton()):
+        assert "triton has kernels for Sinkhorn alone, got" in explain_impl(fake(), solver)
+    monkeypatch.setattr(backend, "_REASON", "no such thing")
+    assert explain_impl(fake()).endswith("triton cannot be used: no such thing")
+    assert chosen() == "reference"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
@@ -63,20 +55,16 @@ def test_a_fake_tensor_has_no_self_test(usable, monkeypatch, dtype):
     """Nor has a trace or a CUDA graph that is captured: nothing can be compared there."""
     monkeypatch.delenv("UOTPOOL_SELF_TEST")
     assert chosen(dtype=dtype) == "reference"
-    with FakeTensorMode():
-        reason = explain_impl(torch.empty(2, 5, 3, device="cuda", dtype=dtype))
+    reason = explain_impl(fake(dtype=dtype))
     assert f'uotpool.self_test("cuda:0", 3, {dtype})' in reason
 
 
 def test_an_old_gpu_gets_the_reference(usable, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 0))
-    with FakeTensorMode():
-        X = torch.empty(2, 5, 3, device="cuda")
-        assert TRITON.refuses_input(X) == "a GPU of compute capability 7.5 or newer (this one has 7.0)"
+    assert "triton takes a GPU of compute capability 7.5 or newer (this one has 7.0)" in explain_impl(fake())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
-    with FakeTensorMode():
-        assert TRITON.refuses_input(torch.empty(2, 5, 3, device="cuda")) == ""
+    assert chosen() == "triton"
 
 
 @pytest.mark.parametrize(("version", "reason"), [("3.1.0", "triton 3.2 or newer, got 3.1.0"), ("3.10.0", "")])
@@ -95,12 +83,12 @@ def test_a_named_backend_that_cannot_be_used(monkeypatch):
     with pytest.raises(ValueError, match="impl: 'triton' cannot be used: no triton; use impl='auto'"):
         uot_pool(X, 1.0, 1.0, 1.0, impl="triton")
     monkeypatch.setattr(backend, "_REASON", "")
-    with pytest.raises(ValueError, match='X: expected for impl="triton" a tensor on a CUDA or ROCm GPU, got'):
+    with pytest.raises(ValueError, match=r"impl: .* CUDA or ROCm GPU"):
         uot_pool(X, 1.0, 1.0, 1.0, impl="triton")
 
 
 def test_info(usable, monkeypatch):
-    assert "triton    available (the K modules of Sinkhorn on CUDA and ROCm" in cli.info()
+    assert "triton    available (the steps of Sinkhorn on CUDA and ROCm" in cli.info()
     monkeypatch.setattr(backend, "_REASON", "no triton")
     assert "triton    not available: no triton" in cli.info()
 

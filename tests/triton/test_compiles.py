@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+
+from uotpool.backends.ops import Arguments
+from uotpool.backends.triton.backend import TRITON
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
 compiler = pytest.importorskip("triton.backends.compiler")
@@ -14,19 +19,19 @@ TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.int64: "*i64", to
 
 def launches(monkeypatch, plan):
     """Return the kernels of a call, forward and backward, with their arguments, instead of running them."""
-    from uotpool.backends.triton.ops import Arguments
-
     from uotpool.backends.triton import launch
 
-    calls = []
+    calls: list[tuple[Any, dict[str, Any]]] = []
     monkeypatch.setattr(
         launch, "_launch", lambda kernel, grid, values, **more: calls.append((kernel, values | more))
     )
-    X, ptr, present = torch.empty(9, 40).half(), torch.tensor([0, 4, 9]), torch.ones(9, dtype=torch.bool)
+    X, mask = torch.empty(9, 40).half(), torch.ones(9, dtype=torch.bool)
     priors = (torch.empty(2, 40), torch.empty(9)) if plan else (None, None)
-    p = Arguments(X, ptr, None, present, 0, *priors, torch.empty(3, 2), torch.empty(40), 2, plan)
-    out, saved = launch.forward(p)
-    launch.backward(out, p, saved, [True] * 5)
+    made_of = ([torch.empty(1), torch.empty(2), torch.empty(40)], [4, 1, 2, 0, 5], [1.0], [1, 1, 2, 0, 40])
+    ptr = torch.tensor([0, 4, 9])
+    a = Arguments("triton", X, ptr, None, mask, 0, *priors, *made_of, 2, "sinkhorn", 2, plan)
+    out, *saved = TRITON.forward(a, save=True)
+    TRITON.backward(out, a, saved, [True] * 6)
     return calls
 
 

@@ -16,8 +16,7 @@ class Call(NamedTuple):
     """The sets of a batch with priors, coefficients and the solver. Nothing here is checked again.
 
     Attributes:
-        X: samples as rows in the layout of `sets`, contiguous, at least float32, 0 in absent rows. But see
-            `raw`.
+        X: samples as rows in the layout of `sets`, contiguous, at least float32, 0 in absent rows; see `raw`.
         sets: which rows belong to which set.
         log_p0: log prior over features, (D,) or (B, D); None: uniform.
         log_q0: log prior over samples, shape v of `sets`; None: uniform.

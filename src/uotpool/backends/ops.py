@@ -1,8 +1,8 @@
 """The fused kernels of every device as one function of tensors, with derivatives.
 
 `uotpool::solve` and `uotpool::solve_backward` are what a compiler or an exporter sees. A plain eager call goes
-past torch's dispatcher, through an `autograd.Function` where it needs a graph: that saves 34 to 63
-microseconds a call, which is more than a kernel takes on small input.
+past torch's dispatcher, through an `autograd.Function` where it needs a graph: that saves 34 to 63 us, which
+is more than a kernel takes on small input.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Arguments(NamedTuple):
     """What a kernel is to solve.
 
     Set b has the rows b N .. (b + 1) N - 1; with `ptr`, the rows ptr[b] .. ptr[b + 1] - 1; with `order` too,
-    the rows that it names at these places. A row that `present` is False for, or that `order` does not name,
-    is absent.
+    the rows that it names at these places. A row that `present` is False for, or that `order` does not name, is
+    absent.
     """
 
     kernel: str
@@ -106,9 +106,11 @@ class Arguments(NamedTuple):
             gradient = dscale if slot == _SCALE else None if dvalues is None else dvalues[slot]
             if gradient is not None and length == 1 and gradient.numel() > 1:
                 gradient = gradient.sum().reshape(1)
-            results.append(
-                None if gradient is None else coefficients.chain_rule(gradient, tensor, TRANSFORMS[code])
-            )
+            if gradient is not None:
+                gradient = coefficients.chain_rule(gradient, tensor, TRANSFORMS[code])
+                if gradient._base is not None:  # a row of `dvalues`: results of an operator share no memory
+                    gradient = gradient.clone()
+            results.append(gradient)
         return results
 
 
@@ -156,15 +158,17 @@ def arguments(kernel: FusedBackend, call: Call, plan: bool) -> Arguments:
     """Return a call as tensors and numbers."""
     X, sets, log_p0, log_q0, given, solver, _ = call
     raw: list[Tensor] = []
-    transforms, fixed, lengths = [], [], []
-    for value, transform in zip(given, given.transforms, strict=False):
+    transforms: list[int] = []
+    fixed: list[float] = []
+    lengths: list[int] = []
+    for value, transform in zip(given[: len(SLOTS)], given.transforms, strict=True):
         if value is None:
             code = length = 0
         elif isinstance(value, Tensor):
             raw.append(value)
             code, length = _CODES[transform], value.shape[0]
         elif isinstance(value, tuple):
-            fixed += value
+            fixed += value  # type: ignore[arg-type] # the transforms are left out above
             code, length = FIXED, len(value)
         else:
             fixed.append(value)
@@ -199,7 +203,7 @@ def _saved(ctx: Any) -> tuple[Arguments, list[Tensor]]:
             )
     tensors = all_materialized(tensors)
     count = 6 + len(ctx.numbers.raw)
-    return ctx.numbers.with_tensors(tensors[:count]), list(tensors[count:])
+    return ctx.numbers.with_tensors(tensors[:count]), cast(list[Tensor], list(tensors[count:]))
 
 
 class _Solve(torch.autograd.Function):
@@ -237,7 +241,7 @@ def _each_direction(
     directions = torch._remove_batch_dim(dout, level, 0, 0)
     each = [kernel.backward(materialize(direction), a, saved, wanted) for direction in directions]
     columns = zip(*each, strict=True)
-    return [None if x[0] is None else torch._add_batch_dim(torch.stack(x), 0, level) for x in columns]  # type: ignore[arg-type]
+    return [None if x[0] is None else torch._add_batch_dim(torch.stack(x), 0, level) for x in columns]
 
 
 class _Once(torch.autograd.Function):
@@ -263,7 +267,7 @@ def _by_operator(dout: Tensor, a: Arguments, saved: list[Tensor], wanted: list[b
     return [d if w else None for d, w in zip(results, wanted, strict=True)]
 
 
-# Operators ----------------------------------------------------------------------------------------------------
+# Operators ---------------------------------------------------------------------------------------------------
 
 _SCHEMA = (
     "str kernel, Tensor X, Tensor? ptr, Tensor? order, Tensor? present, SymInt N, Tensor? log_p0, "
@@ -273,7 +277,7 @@ _SCHEMA = (
 
 
 def _validated(a: Arguments) -> tuple[FusedBackend, Arguments]:
-    """Check what `arguments` makes sure of: anyone can call an operator, and kernels trust shapes."""
+    """Check what `arguments` makes sure of: anyone can call an operator; kernels trust shapes and dtypes."""
     kernel, X = KERNELS.get(a.kernel), a.X
     D = X.shape[-1] if X.dim() in (2, 3) else 0
     M = X.numel() // D if D else 0

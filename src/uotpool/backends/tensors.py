@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 def differentiated_in_reverse() -> bool:
     """Whether a call here needs no more than opaque operators with first derivatives in reverse.
 
-    Not inside vmap, torch.func.grad or the like, forward-mode AD, torch.jit.trace, nor in an ONNX export,
-    whose file has to hold plain operations.
+    Not inside vmap, torch.func.grad or the like, forward-mode AD, torch.jit.trace, nor in an ONNX export, whose
+    file has to hold plain operations.
     """
     return not (
         torch._C._is_tracing()

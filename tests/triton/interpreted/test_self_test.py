@@ -10,12 +10,13 @@ import triton
 import triton.language as tl  # noqa: F401 # the interpreter wants it where a kernel is
 
 import uotpool
-from uotpool import explain_impl, resolve_impl, uot_pool
+from uotpool import Sinkhorn, explain_impl, uot_pool
 from uotpool.backends.cpu.backend import CPU
 from uotpool.backends.triton import launch, self_test
 from uotpool.backends.triton.kernels import backward, forward, tiles
 
 D = 3
+SOLVER = Sinkhorn(2)
 X = torch.rand(2, 4, D, generator=torch.Generator().manual_seed(0))
 
 
@@ -34,14 +35,18 @@ def broken(SCALE, d, here, STEP, CT):
 def without_verdicts(monkeypatch):
     """In a process where nothing was tested and "auto" takes Triton also for tensors on the CPU."""
     monkeypatch.setattr(self_test, "_verdicts", {})
-    monkeypatch.setattr(CPU, "unavailable", lambda: "this test is of triton")
+    monkeypatch.setattr(CPU, "why_not", lambda X, solver: "is not what this test is of")
     monkeypatch.delenv("UOTPOOL_SELF_TEST", raising=False)
 
 
 def pooled(impl="auto"):
     leaf = X.clone().requires_grad_(torch.is_grad_enabled())
-    y = uot_pool(leaf, 0.5, 1.0, 0.7, K=2, impl=impl)
+    y = uot_pool(leaf, 0.5, 1.0, 0.7, solver=SOLVER, impl=impl)
     return [y.detach(), *(torch.autograd.grad(y.sum(), leaf) if torch.is_grad_enabled() else [])]
+
+
+def chosen():
+    return explain_impl(X).partition(";")[0]
 
 
 def same(a, b):
@@ -59,8 +64,8 @@ def test_right_kernels_pass(dim, dtype):
 def test_auto_tests_once(monkeypatch):
     state = torch.get_rng_state()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        assert resolve_impl(X, "sinkhorn") == "triton"
-    assert resolve_impl(X, "sinkhorn") == "triton"  # with derivatives
+        assert chosen() == "triton"
+    assert chosen() == "triton"  # with derivatives
     assert torch.equal(torch.get_rng_state(), state)
     monkeypatch.setattr(self_test, "_compare", None)  # never called again
     assert same(pooled(), pooled("triton"))
@@ -91,18 +96,18 @@ def test_a_wrong_derivative_leaves_values(monkeypatch):
     with pytest.warns(UserWarning, match="self-test"):
         assert same(pooled(), pooled("reference"))
     with torch.no_grad():
-        assert resolve_impl(X, "sinkhorn") == "triton"
+        assert chosen() == "triton"
 
 
 def test_running_out_of_memory_is_no_verdict(monkeypatch):
-    def forward(p):
+    def forward(a, out, saved):
         raise torch.cuda.OutOfMemoryError
 
     with monkeypatch.context() as patch:
         patch.setattr(launch, "forward", forward)
         with pytest.raises(torch.cuda.OutOfMemoryError):
             pooled()
-    assert resolve_impl(X, "sinkhorn") == "triton"
+    assert chosen() == "triton"
 
 
 def test_trust_by_the_environment(monkeypatch):
@@ -113,7 +118,7 @@ def test_trust_by_the_environment(monkeypatch):
 
 class Model(torch.nn.Module):
     def forward(self, X):
-        return uot_pool(X, 0.5, 1.0, 0.7, K=2)
+        return uot_pool(X, 0.5, 1.0, 0.7, solver=SOLVER)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -128,11 +133,11 @@ def test_a_trace_has_the_kernels_only_after_a_verdict(dynamic):
         return str(graphs[0].graph)
 
     with torch.no_grad():
-        assert "triton_solve" not in operators()
+        assert "uotpool.solve" not in operators()
         assert uotpool.self_test("cpu", D)
-        assert "triton_solve" in operators()
+        assert "uotpool.solve" in operators()
     exported = torch.export.export(Model(), (X,))
-    assert "triton_solve" in str(exported.graph)
+    assert "uotpool.solve" in str(exported.graph)
 
 
 def test_what_cannot_be_tested():

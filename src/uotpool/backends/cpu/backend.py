@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,13 +74,13 @@ class CpuBackend(FusedBackend):
         if a.X.numel() == 0:
             return [None if t is None or not w else torch.zeros_like(t) for t, w in pairs]
         found = [None if t is None or not w else torch.empty_like(t) for t, w in pairs]
-        addresses = [0 if t is None else t.data_ptr() for t in found]
-        _call(a, library.backward, dout.data_ptr(), 0, *addresses[:3], addresses[3:])
+        dX, dlog_p0, dlog_q0, *draw = [0 if t is None else t.data_ptr() for t in found]
+        _call(a, library.backward, dout.data_ptr(), 0, dX, dlog_p0, dlog_q0, draw)
         return found
 
 
 def _call(
-    a: Arguments, function: Any, dout: int, out: int, dX: int, dlog_p0: int, dlog_q0: int, draw: list[int]
+    a: Arguments, function: Any, dout: int, out: int, dX: int, dlog_p0: int, dlog_q0: int, draw: Sequence[int]
 ) -> None:
     """Call the library. Arrays are addresses, 0 for none; `draw` has one for each of `a.raw`, or nothing."""
     _, X, ptr, order, _, N, log_p0, log_q0, raw, transforms, fixed, lengths, num_sets, solver, K, plan = a

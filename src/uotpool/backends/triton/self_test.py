@@ -85,9 +85,7 @@ def self_test(device: torch.device | str, dim: int, dtype: torch.dtype = torch.f
     device = _with_index(torch.device(device))
     reason = TRITON.why_not(torch.empty(0, dim, dtype=dtype, device=device), Sinkhorn())
     if reason:
-        raise ValueError(
-            f"device: cannot test the Triton kernels: the backend {reason}, got {dtype} on {device}"
-        )
+        raise ValueError(f"device: cannot test the Triton kernels: triton {reason}, got {dtype} on {device}")
     return not _verdict(Subject(device, dim, dtype), gradients=True)
 
 

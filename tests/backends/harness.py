@@ -1,4 +1,4 @@
-"""One problem, solved with all its derivatives by an implementation: what the tests of the kernels compare."""
+"""One problem, solved with all its derivatives by a backend: what the tests of the kernels compare."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+import uotpool
 from tests import tolerances as tol
 from tests.cases import module_weights
-from tests.spelling import uot_plan, uot_pool
+from uotpool import BregmanADMM, Newton, Sinkhorn, backends
+from uotpool.coefficients import NAMES, Coefficients, transformed
+from uotpool.solvers import Solver
 
-WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
-Weights = list[Tensor | None]
+WEIGHTS = NAMES[:4]
+IDENTITY = ("identity",) * len(NAMES)
+Weights = list[Any]  # alpha0, alpha1, alpha2, rho: tensors, numbers to fix them, or None
 # Sizes of the sets of a batch in which some are empty.
 EMPTY = {"first": [0, 5, 3], "middle": [4, 0, 0, 3], "last": [2, 9, 0], "all": [0, 0], "none": []}
 # From X in the unit interval to what is away from it.
@@ -105,24 +109,66 @@ def sample_prior(problem: Problem, logits: Tensor) -> Tensor:
     return (e / total.clamp_min(1e-30)[problem.set_of]).reshape(logits.shape)
 
 
+def solver_of(name: str, K: int) -> Solver:
+    """Return a solver that has a kernel, by its name."""
+    return {
+        "sinkhorn": Sinkhorn(K),
+        "badmm-e": BregmanADMM("entropic", K),
+        "badmm-q": BregmanADMM("quadratic", K),
+    }[name]
+
+
+def newton(name: str, **options: Any) -> Newton:
+    return Newton("quadratic" if name == "badmm-q" else "entropic", **options)
+
+
+def steps(weights: Weights) -> int:
+    """Return K: the largest number of values of a coefficient."""
+    return max(len(w) if isinstance(w, tuple) else w.numel() if isinstance(w, Tensor) else 1 for w in weights)
+
+
+def priors_of(problem: Problem, p0: Tensor | None, q0: Tensor | None) -> dict[str, Any]:
+    """Return logits as the priors that a user passes."""
+    made = {} if p0 is None else {"p0": p0.softmax(-1)}
+    return made if q0 is None else made | {"q0": sample_prior(problem, q0)}
+
+
 def solved(
-    problem: Problem, weights: Weights, solver: str, *, plan: bool = False, **how: Any
+    problem: Problem,
+    weights: Weights,
+    solver: str | Solver,
+    *,
+    plan: bool = False,
+    impl: str = "auto",
+    transforms: tuple[str, ...] = IDENTITY,
 ) -> dict[str, Tensor]:
-    """Value, and the derivative of a random combination of it by everything there is."""
-    inputs = {"X": problem.X.detach().clone().requires_grad_()}
-    for name, given in (("p0", problem.p0), ("q0", problem.q0), ("scale", problem.scale)):
-        if given is not None:
-            inputs[name] = given.detach().clone().requires_grad_()
-    own = [None if w is None else w.detach().clone().requires_grad_() for w in weights]
-    inputs |= {name: w for name, w in zip(WEIGHTS, own, strict=True) if w is not None}
-    priors = {}
-    if "p0" in inputs:
-        priors["p0"] = inputs["p0"].softmax(-1)
-    if "q0" in inputs:
-        priors["q0"] = sample_prior(problem, inputs["q0"])
-    run: Any = uot_plan if plan else uot_pool
-    how |= {"solver": solver, "scale": inputs.get("scale")}
-    value = run(inputs["X"], *own, **priors, **problem.layout, **how)
+    """Value, and the derivative of a random combination of it by every tensor there is.
+
+    Args:
+        problem, weights: the scale is the problem's.
+        solver: of as many steps as there are values of a weight, if it is a name.
+        plan: whether the value is the plan.
+        impl: the backend.
+        transforms: what the tensors among the coefficients are to these.
+    """
+    leaves = {"X": problem.X, "p0": problem.p0, "q0": problem.q0, "scale": problem.scale}
+    leaves |= dict(zip(WEIGHTS, weights, strict=True))
+    inputs = {name: t.detach().clone().requires_grad_() for name, t in leaves.items() if isinstance(t, Tensor)}
+    algorithm = solver_of(solver, steps(weights)) if isinstance(solver, str) else solver
+    dtype = problem.X.dtype
+    values: dict[str, Any] = {name: leaves[name] for name in NAMES}
+    values |= {name: inputs[name].to(dtype).reshape(-1) for name in NAMES if name in inputs}
+    posed = uotpool.Problem(
+        inputs["X"],
+        alpha0=1.0,
+        alpha1=1.0,
+        alpha2=1.0,
+        rho=1.0 if algorithm.uses_rho else None,
+        **priors_of(problem, inputs.get("p0"), inputs.get("q0")),
+        **problem.layout,
+    )
+    call = posed._for(algorithm)._replace(coefficients=Coefficients(**values, transforms=transforms))
+    value = backends.choose(call.X, algorithm, impl).solve(call, plan=plan)
     cotangent = randn(*value.shape, seed=11).to(value.dtype)
     if plan:
         cotangent = cotangent * problem.X.shape[-1]  # else all derivatives would be tiny
@@ -137,36 +183,67 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
 
 
 def modules(solver: str, K: int, seed: int = 0) -> Weights:
-    """Draw weights between 0.3 and 3, different in each module."""
+    """Draw weights between 0.3 and 3, different in each step."""
     return [None if w is None else w.detach().float().double() for w in module_weights(solver, K, seed)]
 
 
-def compare(problem: Problem, weights: Weights, solver: str, *, plan: bool = False, slack: float = 1.0) -> None:
-    """The kernels against the reference in float64, values and all derivatives, in both precisions."""
-    want = solved(problem, weights, solver, plan=plan, impl="reference")
-    for dtype in (torch.float64, torch.float32):
-        own = [None if w is None else w.to(dtype) for w in weights]
-        got = solved(problem.to(dtype), own, solver, plan=plan, impl="cpu")
+def cast(weights: Weights, dtype: torch.dtype) -> Weights:
+    return [w.to(dtype) if isinstance(w, Tensor) else w for w in weights]
+
+
+def compare(
+    problem: Problem,
+    weights: Weights,
+    solver: str,
+    *,
+    plan: bool = False,
+    slack: float = 1.0,
+    transforms: tuple[str, ...] = IDENTITY,
+    impl: str = "cpu",
+    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32),
+) -> None:
+    """Fused kernels against the reference in float64, values and all derivatives."""
+    algorithm = solver_of(solver, steps(weights))
+    want = solved(problem, weights, algorithm, plan=plan, impl="reference", transforms=transforms)
+    values = [value_of(w, transform) for w, transform in zip(weights, transforms, strict=False)]
+    scale = 1.0 if problem.scale is None else value_of(problem.scale, transforms[-1])
+    Z = scale * problem.X
+    most = float(Z.abs().max()) if Z.numel() else 0.0
+    ratio = most / float(torch.as_tensor(values[0]).min())
+    for dtype in dtypes:
+        got = solved(
+            problem.to(dtype), cast(weights, dtype), algorithm, plan=plan, impl=impl, transforms=transforms
+        )
         assert got["value"].dtype == dtype
-        assert weights[0] is not None
-        Z = problem.X if problem.scale is None else problem.scale * problem.X
-        most = float(Z.abs().max()) if Z.numel() else 0.0
-        for name, error in off(got, want, weights, plan=plan).items():
-            bound = tol.kernel(name, torch.finfo(dtype).eps, most / float(weights[0].min()), slack)
+        for name, error in off(got, want, problem, weights, plan=plan, transforms=transforms).items():
+            bound = tol.kernel(name, torch.finfo(dtype).eps, ratio, slack)
             assert error <= bound, (name, dtype, error, bound)
 
 
+def value_of(raw: Any, transform: str) -> Any:
+    """Return a coefficient of what makes it."""
+    return transformed(raw.detach(), transform) if isinstance(raw, Tensor) else raw
+
+
 def off(
-    got: dict[str, Tensor], want: dict[str, Tensor], weights: Weights, *, plan: bool = False
+    got: dict[str, Tensor],
+    want: dict[str, Tensor],
+    problem: Problem,
+    weights: Weights,
+    *,
+    plan: bool = False,
+    transforms: tuple[str, ...] = IDENTITY,
 ) -> dict[str, float]:
     """Errors relative to the largest entry, but not to less than 1e-3.
 
-    Derivatives by weights are made ones by their logarithms first. These and the ones by priors are in the
-    units of the output, so its range is what 1e-3 is of, where it is more than 1.
+    Derivatives by coefficients are made ones by their logarithms first, those by parameters of a scale ones by
+    the scale. These and the ones by priors are in the units of the output, so its range is what 1e-3 is of,
+    where it is more than 1.
     """
     assert got.keys() == want.keys()
     values = want["value"]
     spread = 1.0 if plan or not values.numel() else max(1.0, float(values.max() - values.min()))
+    raw = dict(zip(NAMES, (*weights, problem.scale), strict=True))
     errors = {}
     for name, g in got.items():
         w = want[name]
@@ -174,10 +251,12 @@ def off(
         assert g.isfinite().all(), name
         if not g.numel():
             continue
-        weight = weights[WEIGHTS.index(name)] if name in WEIGHTS else None
-        scale = 1.0 if weight is None else weight
+        unit: Any = 1.0
+        if name in NAMES:
+            leaf = raw[name].detach().double().clone().requires_grad_()
+            value = transformed(leaf, transforms[NAMES.index(name)])
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+            unit = (1.0 if name == "scale" else value.detach()) / slope
         floor = 1e-3 * (1.0 if name in ("value", "X") else spread)
-        errors[name] = float(((g.double() - w) * scale).abs().max()) / max(
-            float((w * scale).abs().max()), floor
-        )
+        errors[name] = float(((g.double() - w) * unit).abs().max()) / max(float((w * unit).abs().max()), floor)
     return errors

@@ -8,12 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.kernels.harness import modules, rand, randn
+from tests.backends.harness import modules, rand, randn
 from uotpool.backends.cpu import library
+from uotpool.backends.ops import FIXED, SLOTS, TRANSFORMS
+from uotpool.coefficients import NAMES
 
 DTYPES = (torch.float32, torch.float64)
-GRADIENTS = ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale")
+GRADIENTS = ("dX", "dlog_p0", "dlog_q0", *(f"dcoefficient_{name}" for name in NAMES))
+INPUTS = ("X", "ptr", "rows", "log_p0", "log_q0", *(f"coefficient_{name}" for name in NAMES), "dout")
 NATIVE: Any = library.load()
+assert SLOTS == NAMES
 
 
 class Raw:
@@ -35,6 +39,7 @@ class Raw:
         p0: str = "each",
         q0: bool = True,
         scale: int = 0,
+        transforms: tuple[str, ...] = ("identity",) * 5,
         seed: int = 0,
         threads: int = 1,
     ) -> None:
@@ -47,41 +52,44 @@ class Raw:
                 order = torch.randperm(M, generator=torch.Generator().manual_seed(seed))
         else:
             M = B * N
-        weights = torch.stack([w for w in modules(solver, K, seed) if w is not None])
-        self.sizes = {
-            "dtype": DTYPES.index(dtype),
-            "solver": library.SOLVERS[solver],
-            "head": int(plan),
-            "K": K,
-            "B": B,
-            "M": M,
-            "N": N,
-            "D": D,
-            "threads": threads,
-            "p0_shared": int(p0 == "shared"),
-            "scale_length": scale,
-        }
+        own = (*modules(solver, K, seed), randn(scale, seed=seed + 4) if scale else None)
+        numbers = dict(zip(NAMES, own, strict=True))
         log_p0 = {"each": randn(B, D, seed=seed + 1), "shared": randn(D, seed=seed + 1), "uniform": None}[p0]
         out = (M, D) if plan else (B, D)
-        self.arrays: dict[str, Tensor | None] = {
+        arrays: dict[str, Tensor | None] = {
             "X": rand(M, D, seed=seed),
-            "ptr": ptr,
-            "rows": order,
             "log_p0": log_p0,
             "log_q0": randn(M, seed=seed + 2) if q0 else None,
-            "weights": weights,
-            "scale": randn(scale, seed=seed + 4) if scale else None,
             "dout": randn(*out, seed=seed + 3),
             "out": torch.full(out, torch.nan),
             "dX": torch.full((M, D), torch.nan),
             "dlog_p0": None if log_p0 is None else torch.full_like(log_p0, torch.nan),
             "dlog_q0": torch.full((M,), torch.nan) if q0 else None,
-            "dweights": torch.full_like(weights, torch.nan),
-            "dscale": torch.full((scale,), torch.nan) if scale else None,
         }
-        for name, t in self.arrays.items():
-            if t is not None and t.is_floating_point():
-                self.arrays[name] = t.to(dtype).contiguous()
+        codes: dict[str, int] = {}
+        for (name, t), transform in zip(numbers.items(), transforms, strict=True):
+            code = 0 if t is None else TRANSFORMS.index(transform)
+            codes |= {f"transform_{name}": code, f"length_{name}": 0 if t is None else len(t)}
+            arrays[f"coefficient_{name}"] = t
+            arrays[f"dcoefficient_{name}"] = (
+                torch.full_like(t, torch.nan) if code > FIXED and t is not None else None
+            )
+        # Fixed numbers are doubles, whatever the dtype.
+        kept = {f"coefficient_{name}" for name, code in zip(NAMES, transforms, strict=True) if code == "fixed"}
+        self.arrays: dict[str, Tensor | None] = {
+            name: t if t is None or name in kept else t.detach().to(dtype).contiguous()
+            for name, t in arrays.items()
+        }
+        self.arrays |= {"ptr": ptr, "rows": order}
+        self.sizes = {
+            "dtype": DTYPES.index(dtype),
+            "solver": library.SOLVERS[solver],
+            "head": int(plan),
+            **{"K": K, "B": B, "M": M, "N": N, "D": D},
+            "threads": threads,
+            "p0_shared": int(p0 == "shared"),
+            **codes,
+        }
 
     def call(self, **other: Any) -> library.Call:
         """With sizes and addresses of one's own where named."""
@@ -95,6 +103,10 @@ class Raw:
         return NATIVE.uotpool_backward(ctypes.byref(self.call(**other)))
 
     def scratch(self, backward: bool, **other: Any) -> int:
+        """Of other sizes than those of the arrays, too: nothing is read. Every length is K or D or 1."""
+        if "K" in other:
+            lengths = {name: n for name, n in self.sizes.items() if name.startswith("length_") and n}
+            other = dict.fromkeys(lengths, other["K"]) | {"length_scale": self.sizes["length_scale"]} | other
         return NATIVE.uotpool_scratch(ctypes.byref(self.call(**other)), int(backward))
 
     def outputs(self) -> dict[str, Tensor]:

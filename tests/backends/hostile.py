@@ -1,6 +1,6 @@
 """Hostile calls of the operators and of the C interface, in a process that may die of them.
 
-    python -m tests.kernels.hostile KIND CALLS [KIND CALLS] SEED
+    python -m tests.backends.hostile KIND CALLS [KIND CALLS] SEED
 
 KIND is "operators" or "c". It prints how many calls were answered and how many refused, as JSON. What must not
 happen ends the process: a crash, an error that is no refusal, or a result that nobody has filled in.
@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.backends.raw import NATIVE, Raw
 from uotpool.backends.cpu import library
+from uotpool.backends.ops import FIXED, SLOTS, Arguments
 
 # AttributeError: torch lets None pass for a tensor, and Python says that it has no shape.
 REFUSALS = (AttributeError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)
 SIZES = (-(2**63), -(2**40), -1, 0, 1, 2, 3, 5, 2**20 + 1, 2**31, 2**40, 2**62, 2**63 - 1)
-NATIVE: Any = library.load()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -70,16 +71,47 @@ def grouping(rng: random.Random) -> tuple[int, int, int]:
     return rng.choice([0, 1, 2, 3, 9]), rng.choice([0, 1, 2, 5, 40]), rng.choice([1, 2, 3, 17])
 
 
+def good_call(rng: random.Random) -> Raw:
+    """Draw a good call of the C interface, with arrays of exactly the size that it says."""
+    (B, N, D), K = grouping(rng), rng.choice([1, 2, 5])
+    grouped = rng.random() < 0.5
+    forms = [rng.choice(["identity", "exp", "softplus", "fixed"]) for _ in range(4)]
+    raw = Raw(
+        rng.choice(list(library.SOLVERS)),
+        rng.choice([torch.float32, torch.float64]),
+        sizes=[N] * B if grouped else None,
+        **{"B": B, "N": N, "D": D, "K": K},
+        plan=rng.random() < 0.5,
+        rows=grouped and rng.random() < 0.5,
+        p0=rng.choice(["each", "shared", "uniform"]),
+        q0=rng.random() < 0.5,
+        scale=rng.choice([0, 1, D]),
+        transforms=(*forms, rng.choice(["identity", "linear", "fixed"])),
+        seed=rng.getrandbits(32),
+        threads=rng.choice([1, 2]),
+    )
+    for slot in SLOTS:
+        if raw.sizes[f"length_{slot}"] and rng.random() < 0.5:  # one number for all steps
+            raw.sizes[f"length_{slot}"] = 1
+            for name in (f"coefficient_{slot}", f"dcoefficient_{slot}"):
+                t = raw.arrays[name]
+                raw.arrays[name] = None if t is None else t[:1]
+    for t in raw.outputs().values():
+        t.fill_(1.0)
+    return raw
+
+
 def solve_arguments(rng: random.Random) -> list[Any]:
-    B, N, D = grouping(rng)
-    M, solver = B * N, rng.choice(list(library.SOLVERS))
-    ptr = rng.choice([None, torch.arange(B + 1) * N])
-    order = None if ptr is None else rng.choice([None, torch.arange(M).flip(0)])
-    p0 = rng.choice([None, floats(rng, D), floats(rng, B, D)])
-    q0 = rng.choice([None, floats(rng, M)])
-    weights = 0.1 + floats(rng, 3 if solver == "sinkhorn" else 4, rng.choice([1, 2, 5]))
-    scale = rng.choice([None, floats(rng, 1), floats(rng, D)])
-    return [floats(rng, M, D), ptr, order, N, p0, q0, weights, scale, B, solver, rng.random() < 0.5]
+    """The same call for the operators."""
+    raw = good_call(rng)
+    n, a = raw.sizes, raw.arrays
+    codes, lengths = ([n[f"{kind}_{slot}"] for slot in SLOTS] for kind in ("transform", "length"))
+    own = [(a[f"coefficient_{slot}"], code) for slot, code in zip(SLOTS, codes, strict=True)]
+    tensors = [t for t, code in own if code > FIXED]
+    fixed = [x for t, code in own if t is not None and code == FIXED for x in t.tolist()]
+    sets = [a["X"], a["ptr"], a["rows"], None, n["N"], a["log_p0"], a["log_q0"]]
+    solver = list(library.SOLVERS)[n["solver"]]
+    return ["cpu", *sets, tensors, codes, fixed, lengths, n["B"], solver, n["K"], bool(n["head"])]
 
 
 def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
@@ -97,9 +129,9 @@ def operator_call(rng: random.Random) -> tuple[str, list[Any]]:
     arguments = solve_arguments(rng)
     if name == "solve":
         return name, arguments
-    X, *_, B, _, plan = arguments
-    shape = X.shape if plan else (B, X.shape[1])
-    return name, [floats(rng, *shape), *arguments, [rng.random() < 0.7 for _ in range(5)]]
+    call = Arguments(*arguments)
+    dout = floats(rng, *call.output_shape()).to(call.X.dtype)
+    return name, [dout, [], *arguments, [rng.random() < 0.7 for _ in call.differentiable()]]
 
 
 def changed(rng: random.Random, value: Any) -> Any:
@@ -112,7 +144,11 @@ def changed(rng: random.Random, value: Any) -> Any:
     if isinstance(value, int):
         return rng.choice(SIZES)
     if isinstance(value, str):
-        return rng.choice([*library.SOLVERS, "", "sinkhorn\0"])
+        return rng.choice([*library.SOLVERS, "", "sinkhorn\0", "cpu", "triton"])
+    if isinstance(value, list) and value and isinstance(value[0], Tensor):
+        return rng.choice([value[:-1], [*value, value[0]], [changed(rng, t) for t in value]])
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return rng.choice([value[:-1], [*value, 1.0], [rng.choice([-1.0, 1e300]) for _ in value]])
     return rng.choice([value[:-1], [*value, 1], [rng.choice(SIZES) for _ in value]])
 
 
@@ -177,32 +213,6 @@ def fenced(t: Tensor | None, keep: list[Fenced]) -> int | None:
     return keep[-1].fill(t)
 
 
-def solve_call(rng: random.Random, keep: list[Fenced]) -> library.Call:
-    """Make a good call, with arrays of exactly the size that it says."""
-    dtype, code = rng.choice([(torch.float32, 0), (torch.float64, 1)])
-    B, N, D = grouping(rng)
-    solver, K, plan, M = rng.randrange(3), rng.choice([1, 2, 5]), rng.randrange(2), B * N
-    ptr = rng.choice([None, torch.arange(B + 1) * N])
-    order = None if ptr is None else rng.choice([None, torch.arange(M).flip(0)])
-    shared = rng.randrange(2)
-    p0 = rng.choice([None, floats(rng, D) if shared else floats(rng, B, D)])
-    q0 = rng.choice([None, floats(rng, M)])
-    rows, made = 3 if solver == 0 else 4, rng.randrange(2)
-    weights = None if made else 0.1 + floats(rng, rows, K)
-    lengths = [rng.choice([1, K]) if made and row < rows else 0 for row in range(4)]
-    forms = [rng.choice(list(library.FORMS.values())) if length else 0 for length in lengths]
-    raw = [0.1 + floats(rng, length) if length else None for length in lengths]
-    out = floats(rng, M, D) if plan else floats(rng, B, D)
-    X, scale_length = floats(rng, M, D), rng.choice([0, 1, D])
-    scale = floats(rng, scale_length) if scale_length else None
-    arrays = [X, ptr, order, p0, q0, weights, scale, out, out, X, p0, q0, weights, scale, *raw, *raw]
-    cast = [t.to(dtype) if t is not None and t.is_floating_point() else t for t in arrays]
-    scale_form = rng.choice([0, library.TIMES_RATE]) if scale_length else 0
-    sizes = (code, solver, plan, K, B, M, N, D, rng.choice([1, 2]), shared)
-    made_of = (*lengths, *forms, scale_length, scale_form)
-    return library.Call(*sizes, *made_of, *[fenced(t, keep) for t in cast])
-
-
 # A change that leaves a call sound may ask for other amounts of memory than the arrays have, which C cannot
 # know. So sizes are changed only to what no call may have, and ptr and rows, which C checks, in their values.
 WRONG = (-(2**63), -(2**40), -1, 2**62, 2**63 - 1)
@@ -223,8 +233,8 @@ def spoil_call(rng: random.Random, call: library.Call) -> bool:
     if way == "null":
         name = rng.choice(arrays)
         given = getattr(call, name) is not None
-        needed = given and (name.startswith(("weights", "raw", "scale")) or (name == "X" and call.M > 0))
-        not_wanted = name in ("dX", "dlog_p0", "dlog_q0", "dweights", "dscale") or name.startswith("draw")
+        needed = given and (name.startswith("coefficient") or (name == "X" and call.M > 0))
+        not_wanted = name in ("dX", "dlog_p0", "dlog_q0") or name.startswith("dcoefficient")
         setattr(call, name, None if needed or not_wanted else getattr(call, name))
         return needed
     name = {"ptr": "ptr", "rows": "rows"}.get(way, rng.choice(arrays))
@@ -271,7 +281,8 @@ def c_interface(calls: int, rng: random.Random) -> dict[str, int]:
             arguments, wrong = group_call(rng, keep)
             status = NATIVE.uotpool_group(*arguments)
         else:
-            call = solve_call(rng, keep)
+            raw = good_call(rng)
+            call = raw.call(**{name: fenced(t, keep) for name, t in raw.arrays.items()})
             wrong = rng.random() < 0.8 and spoil_call(rng, call)
             solve = NATIVE.uotpool_backward if rng.random() < 0.5 else NATIVE.uotpool_forward
             status = solve(ctypes.byref(call))

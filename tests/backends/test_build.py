@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.harness import WEIGHTS
 from uotpool import cli, coefficients
+from uotpool.backends import ops
 from uotpool.backends.cpu import library
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HEADER = (ROOT / "csrc" / "uotpool.h").read_text()
 LIBRARY = Path(library.__file__).parent / "libuotpool_native.so"
 OBJECTS = ROOT / "build" / "editable" / "CMakeFiles"
@@ -50,12 +50,13 @@ def test_the_call_mirrors_the_header():
     for declaration in re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL).split(";"):
         if words := declaration.split(maxsplit=1):
             pointer = "*" in declaration
-            found = re.findall(r"\*(\w+)(\[4\])?" if pointer else r"(\w+)(\[4\])?", words[1])
-            names = [  # an array has one number or pointer for each weight, with a name here
-                f"{name}_{w}" if array else name for name, array in found for w in WEIGHTS[: 4 if array else 1]
-            ]
             assert pointer or words[0] == "int64_t"
-            fields += [(name, ctypes.c_void_p if pointer else ctypes.c_int64) for name in names]
+            kind = ctypes.c_void_p if pointer else ctypes.c_int64
+            start = r"\*" if pointer else ""
+            for name, array in re.findall(rf"{start}(\w+)(\[UOTPOOL_COEFFICIENTS\])?", words[1]):
+                if name != "UOTPOOL_COEFFICIENTS":
+                    names = [f"{name}_{slot}" for slot in ops.SLOTS] if array else [name]
+                    fields += [(each, kind) for each in names]
     assert fields == library.Call._fields_
 
 
@@ -63,11 +64,13 @@ def test_constants_mirror_the_header():
     assert f"#define UOTPOOL_ABI {library.ABI}\n" in HEADER
     assert codes("UOTPOOL_BASELINE") == [name.upper() for name in library.ISAS]
     assert [getattr(library, name) for name in codes("UOTPOOL_OK")] == list(range(6))
-    forms = {name.lower(): code for code, name in enumerate(codes("UOTPOOL_VALUE"))}
-    assert forms == library.FORMS | {"times_rate": library.TIMES_RATE}
-    for name, here in (("FLOOR", "FLOOR"), ("RATE", "RATE"), ("LOG_LIMIT", "LIMIT")):
+    assert [name.lower() for name in codes("UOTPOOL_NONE")] == list(ops.TRANSFORMS)
+    (slots,) = re.findall(r"enum \{ (UOTPOOL_ALPHA0 = 0.*?), UOTPOOL_COEFFICIENTS \}", HEADER)
+    assert [slot.lower() for slot in re.findall(r"UOTPOOL_(\w+)", slots)] == list(ops.SLOTS)
+    assert ops.SLOTS == library._SLOTS == coefficients.NAMES
+    for name in ("FLOOR", "RATE", "LIMIT"):
         (value,) = re.findall(rf"#define UOTPOOL_{name} (\S+)", HEADER)
-        assert float(value) == getattr(coefficients, here)
+        assert float(value) == getattr(coefficients, name)
 
 
 def test_every_function_of_the_header_is_declared():
@@ -129,7 +132,7 @@ USE = "uotpool.uot_pool(torch.ones(1, 2, 3), 1.0, 1.0, 1.0)"
 
 @needs_library
 def test_nonsense_as_isa_in_the_environment():
-    """The import passes, the first use says it. What "baseline" gives is in tests/kernels/test_isa.py."""
+    """The import passes, the first use says it. What "baseline" gives is in test_invariance.py."""
     text = run(sys.executable, "-c", INFO + USE, UOTPOOL_ISA="sse9")
     assert text.startswith("imported\n")
     said, _, raised = text.partition("Traceback")
