@@ -19,6 +19,7 @@ from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples
 from uotpool import UOTPooling, explain_impl
 from uotpool.backends import BACKENDS
+from uotpool.solvers import Sinkhorn
 
 OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
 LARGE = (1, 50_000, 512)
@@ -42,7 +43,7 @@ def _device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     X = torch.empty(1, 1, 1)
-    if BACKENDS["triton"].unavailable() or BACKENDS["triton"].refuses_input(X):
+    if BACKENDS["triton"].why_not(X, Sinkhorn()):
         raise SystemExit(
             f"bench: gpu needs a CUDA or ROCm GPU, and torch sees none (uotpool: {explain_impl(X)}). "
             "To see that the measurement works: TRITON_INTERPRET=1 python -m bench gpu --quick"
@@ -72,7 +73,7 @@ class _Max(nn.Module):
 
 def _compare(session: Session, size: tuple[int, ...], device: torch.device) -> list[Comparison]:
     X = samples(size).to(device)
-    if BACKENDS["triton"].refuses_input(X):  # more features than it takes
+    if BACKENDS["triton"].why_not(X, Sinkhorn()):  # more features than it takes
         return []
     K = 1 if session.quick else 4
     layers = pools(size[2], device, K, compiled=session.compile != "none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +16,15 @@ from uotpool.integrations.sentence_transformers import UOTPooling as SentencePoo
 from uotpool.integrations.torchmil import UOTMIL
 
 D = 6
-OPTIONS = {"scale": Learned([1.0, -0.5, 0.0, 2.0, 1.5, 0.3]), "q0": "learned"}
+OPTIONS: dict[str, Any] = {"scale": Learned([1.0, -0.5, 0.0, 2.0, 1.5, 0.3]), "q0": "learned"}
 
 
 def features():
     X = torch.randn(2, 5, D)
     return {"token_embeddings": X, "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1] * 5])}
 
+
+BAD: Any = 5  # no type that anything takes
 
 # A wrapper, its input, the shapes of its plan and of its scores, and where the plan's samples of a set add up.
 WRAPPERS = {
@@ -137,17 +140,17 @@ def test_several_classes_and_ragged_bags():
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        ("x", lambda: UOTAggregation(D).forward(5)),
-        ("index", lambda: UOTAggregation(D).forward(torch.randn(3, D), [0, 0, 1])),
+        ("x", lambda: UOTAggregation(D).forward(BAD)),
+        ("index", lambda: UOTAggregation(D).forward(torch.randn(3, D), BAD)),
         ("x", lambda: UOTAggregation(D)(torch.randn(3, D + 1), torch.tensor([0, 0, 1]))),
         ("features", lambda: SentencePooling(D)(5)),
-        ("feat_ext", lambda: UOTMIL((D,), feat_ext="x")),
-        ("Y", lambda: UOTMIL((D,)).compute_loss([1, 0], torch.randn(2, 3, D))),
+        ("feat_ext", lambda: UOTMIL((D,), feat_ext=BAD)),
+        ("Y", lambda: UOTMIL((D,)).compute_loss(BAD, torch.randn(2, 3, D))),
         ("Y", lambda: UOTMIL((D,)).compute_loss(torch.ones(3), torch.randn(2, 3, D))),
         ("X", lambda: UOTMIL((D,))(torch.randn(3, D))),
         ("X", lambda: UOTMIL((D,))([])),
         ("kernel_size, stride", lambda: UOTPool2d(D, 2, stride=2**63)),
-        ("config", lambda: AdaptiveUOTPool2d.from_config(5)),
+        ("config", lambda: AdaptiveUOTPool2d.from_config(BAD)),
     ],
 )
 def test_refusals_name_the_argument(argument, call):
