@@ -256,8 +256,7 @@ class UOTPooling(CoefficientPooling):
         if self._slots["scale"] != self._slot("scale", 1.0):
             scales = self.scales()
             known["scale"] = [_rounded(value) for value in (scales.min(), scales.median(), scales.max())]
-        steps = max(self.solver.K, 1)
-        weights = {name: value.expand(steps) for name, value in self.coefficients().items()}
+        weights = {name: value.expand(self.solver.K) for name, value in self.coefficients().items()}
         return known | {"weights": {name: [round(float(v), 6) for v in w] for name, w in weights.items()}}
 
     def scales(self) -> Tensor:

@@ -10,6 +10,11 @@ from uotpool.nn.base import Pooling
 from uotpool.sets import Sets
 
 
+def _spoil(y: Tensor, X: Tensor, sets: Sets) -> Tensor:
+    """Return y with NaN for each feature of a set that has one: an order of values would pass over it."""
+    return y + sets.squeeze(sets.sum_n(torch.where(X.detach().isnan(), torch.nan, 0.0)))
+
+
 class Quantile(Pooling):
     r"""A quantile of each feature, linear between two samples as `torch.quantile` is.
 
@@ -34,11 +39,16 @@ class Quantile(Pooling):
         low, high = ordered.at(rank), ordered.at(rank + 1)
         # Not low + f (high - low), which overflows where the two are of opposite signs.
         share = place - rank
-        return (1 - share) * low + share * high
+        return _spoil((1 - share) * low + share * high, X, sets)
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, q={self.q}"
 
 
 class TopKMean(Pooling):
-    r"""The mean of the k largest values of each feature, of all where a set has fewer samples.
+    r"""The mean of the k largest values of each feature, :math:`y_d = \frac1k \sum_{i \le k} x_{(N - i) d}`.
+
+    Of all samples where a set has fewer.
 
     Args:
         dim: number of features.
@@ -54,7 +64,10 @@ class TopKMean(Pooling):
         total = torch.zeros_like(ordered.at(ordered.sizes))
         for i in range(1, self.k + 1):
             total = total + torch.where(ordered.sizes >= i, ordered.at(ordered.sizes - i), 0.0)
-        return total / ordered.sizes.clamp(1, self.k)
+        return _spoil(total / ordered.sizes.clamp(1, self.k), X, sets)
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, k={self.k}"
 
 
 class Std(Pooling):
@@ -71,4 +84,4 @@ class Std(Pooling):
         unit = torch.where(unit > 0, unit, 1.0)
         variance = sets.sum_n((X / sets.to_rows(unit)).square()) / count
         root = torch.where(variance > 0, variance, 1.0).sqrt()
-        return sets.squeeze(torch.where(variance > 0, unit * root, 0.0))
+        return _spoil(sets.squeeze(torch.where(variance > 0, unit * root, 0.0)), X, sets)
