@@ -17,9 +17,10 @@ from bench.cases import Answer, WrongAnswerError, show
 from bench.rows import Case, Comparison, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples
-from uotpool import UOTPooling, explain_impl
+from uotpool import explain_impl
 from uotpool.backends import BACKENDS
 from uotpool.solvers import Sinkhorn
+from uotpool.zoo import build
 
 OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
 LARGE = (1, 50_000, 512)
@@ -56,7 +57,7 @@ def pools(D: int, device: torch.device, K: int, *, compiled: bool) -> dict[str, 
 
     def layer(impl: str) -> nn.Module:
         torch.manual_seed(1)
-        return UOTPooling.classic(D, solver="sinkhorn", K=K, impl=impl).to(device)
+        return build("uotp-sinkhorn", D, K=K, impl=impl).to(device)
 
     layers = {OURS: layer("triton"), REFERENCE: layer("reference")}
     if compiled:

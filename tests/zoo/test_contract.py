@@ -50,6 +50,7 @@ def test_the_registry_has_all_names():
     ours = "uotp uotp-single softmax-per-feature"
     today = "gem gem-per-feature half-mean-max softmax lse vpa gmt swe covariance"
     retrieval = "netvlad salad"
+    ranks = "median quantile topk-mean std"
     transformers = "map ep simpool"
     published = [f"{name}-paper" for name in solvers]
     assert set(NAMES) == {
@@ -60,6 +61,7 @@ def test_the_registry_has_all_names():
         *ours.split(),
         *today.split(),
         *retrieval.split(),
+        *ranks.split(),
         *transformers.split(),
     }
     assert set(GRAPHS) == {"sagp", "asap", "diffpool"}
@@ -686,7 +688,8 @@ def test_repr_and_docstring(name):
     assert entry.formula
     assert all(year in doc for year in re.findall(r"\d{4}", entry.paper))
     assert bool(re.search(r"\d{4}", entry.paper)) == (
-        name not in ("add", "mean", "max", "mean-max", "half-mean-max")
+        name
+        not in ("add", "mean", "max", "mean-max", "half-mean-max", "median", "quantile", "topk-mean", "std")
     )
     for surname in re.findall(r"[A-Z][a-z]+", entry.paper):
         assert surname in doc

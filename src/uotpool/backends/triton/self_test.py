@@ -16,6 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from uotpool import checks
+from uotpool.backends.call import Call
+from uotpool.backends.reference import REFERENCE
+from uotpool.coefficients import NAMES, Coefficients
+from uotpool.sets import DenseSets, RaggedSets, Sets
+from uotpool.solvers import Sinkhorn
+
 # How far a result may be off, of its largest entry, in units of the rounding error of its dtype; OTHERS is for
 # derivatives by all but X, which are small differences of large sums. Measured in the interpreter: 4, 5 and
 # 8e3. A GPU approximates exponentials and logarithms, to a few roundings; a wrong kernel is off by about 1.
@@ -76,9 +83,7 @@ def self_test(device: torch.device | str, dim: int, dtype: torch.dtype = torch.f
         dim: number of features.
         dtype: of X.
     """
-    from uotpool import checks  # noqa: PLC0415 # imports the backends
     from uotpool.backends.triton.backend import TRITON  # noqa: PLC0415
-    from uotpool.solvers import Sinkhorn  # noqa: PLC0415
 
     checks.count("dim", dim, 1)
     checks.floating_dtype("dtype", dtype)
@@ -114,19 +119,8 @@ def _verdict(subject: Subject, gradients: bool) -> str:
 
 def _compare(subject: Subject, gradients: bool) -> tuple[str, str]:
     """Return what is wrong with values and with derivatives; "" for nothing."""
-    from uotpool import checks  # noqa: PLC0415
-    from uotpool.problem import Problem  # noqa: PLC0415
-    from uotpool.solvers import Sinkhorn  # noqa: PLC0415
-
-    wrong, solver = {"value": "", "derivative": ""}, Sinkhorn(2)
-
-    def pool(impl: str, **inputs: Any) -> Tensor:
-        return Problem(**inputs).pool(solver, impl=impl)
-
-    def plan(impl: str, **inputs: Any) -> Tensor:
-        return Problem(**inputs).plan(solver, impl=impl)
-
-    cases = (("ragged sets", pool, _ragged), ("masked sets", pool, _masked), ("the plan", plan, _masked))
+    wrong = {"value": "", "derivative": ""}
+    cases = (("ragged sets", False, _ragged), ("masked sets", False, _masked), ("the plan", True, _masked))
     try:
         # What surrounds the call must not reach the test.
         with (
@@ -135,9 +129,9 @@ def _compare(subject: Subject, gradients: bool) -> tuple[str, str]:
             torch.autocast(subject.device.type, enabled=False),
             checks.check(False),
         ):
-            for name, run, problem in cases:
-                actual = _solve(run, problem, subject, gradients, "triton")
-                expected = _solve(run, problem, subject, gradients, "reference")
+            for name, plan, problem in cases:
+                actual = _solve(plan, problem, subject, gradients, "triton")
+                expected = _solve(plan, problem, subject, gradients, "reference")
                 for what, x in actual.items():
                     error = _error(x, expected[what], BOUNDS.get(what, OTHERS))
                     kind = "value" if what == "value" else "derivative"
@@ -164,7 +158,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _solve(
-    run: Callable[..., Tensor], problem: Callable[..., Any], subject: Subject, gradients: bool, impl: str
+    plan: bool, problem: Callable[..., Any], subject: Subject, gradients: bool, impl: str
 ) -> dict[str, Tensor]:
     """Return the result and its derivatives; those of the reference in float64, of the same numbers."""
     device, dim, dtype = subject
@@ -173,12 +167,29 @@ def _solve(
     for name, exact in inputs.items():
         x = exact.to(dtype if name == "X" else _wide(dtype))
         leaves[name] = x.to(device, x.dtype if impl == "triton" else torch.float64).requires_grad_(gradients)
-    value = run(**leaves, **{name: x.to(device) for name, x in layout.items()}, impl=impl)
+    value = _run(plan, leaves, {name: x.to(device) for name, x in layout.items()}, impl)
     results = {"value": value.detach()}
     if gradients:
         cotangent = _numbers(*value.shape, seed=9).to(dtype).to(device, value.dtype)
         results |= dict(zip(leaves, torch.autograd.grad(value, list(leaves.values()), cotangent), strict=True))
     return results
+
+
+def _run(plan: bool, inputs: dict[str, Tensor], layout: dict[str, Tensor], impl: str) -> Tensor:
+    """Solve by the kernels, which read X as it is, or by the reference."""
+    from uotpool.backends.triton.backend import TRITON  # noqa: PLC0415 # imports this module
+
+    X, log_p0, log_q0 = inputs["X"], None, None
+    if "ptr" in layout:
+        sets: Sets = RaggedSets(None, len(layout["ptr"]) - 1, None, ptr=layout["ptr"], like=X)
+    else:
+        sets = DenseSets(len(X), layout["mask"].unsqueeze(-1))
+        log_p0 = inputs["p0"].log()
+        log_q0 = sets.fill_absent(sets.per_sample(inputs["q0"]), 1.0).log()
+    given = Coefficients(*(inputs.get(name) for name in NAMES))  # type: ignore[arg-type] # of rho and scale
+    call = Call(sets.fill_absent(X, 0.0), sets, log_p0, log_q0, given, Sinkhorn(2), raw=True)
+    backend = TRITON if impl == "triton" else REFERENCE
+    return backend.solve(call, plan=plan)
 
 
 def _ragged(dim: int) -> Any:
