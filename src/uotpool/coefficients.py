@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -23,13 +22,8 @@ LIMIT = 1e6  # "exp" stays between 1 / LIMIT and LIMIT, so that no step of an op
 _LOG_LIMIT = math.log(LIMIT)
 
 Transform = Literal["exp", "softplus", "linear"]
-START = {
-    "alpha0": 1.0,
-    "alpha1": 20.0,
-    "alpha2": 5.0,
-    "rho": 5.0,
-    "scale": 1.0,
-}  # where "exp" and "linear" start
+# Where "exp" and "linear" start.
+START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0, "scale": 1.0}
 PREFIX = {"exp": "log_", "softplus": "raw_", "linear": "raw_"}  # of the name of a parameter
 POSITIVE = ("alpha0", "rho")
 
@@ -76,8 +70,8 @@ class Learned:
         if is_scale != (transform == "linear"):
             checks.fail(name, '"linear" for scale, "exp" or "softplus" for others, as transform', transform)
         if self.per_step and (is_scale or one_value):
-            way_out = "scale has one for each feature" if is_scale else "this solver has no steps"
-            checks.fail(name, f"Learned without per_step ({way_out})", self)
+            reason = "scale has one for each feature" if is_scale else "this solver has no steps"
+            checks.fail(name, f"Learned without per_step ({reason})", self)
         init = START[name] if self.init is None and transform != "softplus" else self.init
         many = is_scale or self.per_step
         if isinstance(init, tuple) and len(init) != (length if many else 1):
@@ -101,15 +95,11 @@ class Learned:
 
     def config(self) -> dict[str, Any]:
         """Return it as plain data, fit for JSON."""
-        config = asdict(self)
-        return config | {"init": list(self.init) if isinstance(self.init, tuple) else self.init}
+        return asdict(self) | {"init": list(self.init) if isinstance(self.init, tuple) else self.init}
 
 
 Coefficient = float | Sequence[float] | Learned  # what a user passes to a layer
-
-
-# Of a checked coefficient: fixed for all steps, for each (for scale, each feature), or the tensor that it is
-# made of.
+# A checked coefficient: one number, one for each step (for scale, each feature), or the tensor it is made from.
 Value = float | tuple[float, ...] | Tensor
 NAMES = ("alpha0", "alpha1", "alpha2", "rho", "scale")
 
@@ -131,26 +121,19 @@ class Coefficients(NamedTuple):
         return values(self[slot], self.transforms[slot], like).to(like)  # type: ignore[arg-type]
 
 
-def number(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float:
-    """Return one fixed number of a coefficient; refuse what it cannot be, also after rounding to dtype."""
-    if name == "scale":
-        return checks.signed_number(name, value, "a finite number", dtype)
-    return checks.number(name, value, positive=name in POSITIVE, dtype=dtype)
-
-
 def fixed(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float | tuple[float, ...]:
-    """Return a number or several as floats."""
-    if isinstance(value, (list, tuple)):
-        if not value:
-            checks.fail(
-                name, "a number, or one for each step" if name != "scale" else "a number or several", value
-            )
-        return tuple(number(name, one, dtype) for one in value)
-    return number(name, value, dtype)
+    """Return fixed numbers of a coefficient as floats; refuse what it cannot be, also after rounding to dtype."""
+    if isinstance(value, (list, tuple)) and value:
+        return tuple(fixed_number(name, item, dtype) for item in value)
+    return fixed_number(name, value, dtype)
+
+
+def fixed_number(name: str, value: Any, dtype: torch.dtype) -> float:
+    return checks.number(name, value, positive=name in POSITIVE, signed=name == "scale", dtype=dtype)
 
 
 def from_config(value: Any) -> Any:
-    """Return the coefficient that a config describes: a `Learned` for a dict, numbers as they are."""
+    """Return the coefficient that a config describes: a `Learned` for a dict, else the numbers."""
     return Learned(**value) if isinstance(value, dict) else value
 
 
@@ -202,22 +185,15 @@ def check_length(name: str, value: Value, K: int, *, one_value: bool) -> None:
 
 def _plain_numbers(name: str, value: Any) -> float | tuple[float, ...]:
     """Return numbers, of NumPy or a tensor too, as plain floats."""
-    if isinstance(value, Tensor) or hasattr(value, "tolist"):
+    if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return tuple(_plain_number(name, one) for one in value)
-    return _plain_number(name, value)
-
-
-def _plain_number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        checks.fail(name, "a finite number, several, or None", value, TypeError)
-    return float(value)
+        return tuple(checks.number(name, item, signed=True) for item in value)
+    return checks.number(name, value, signed=True)
 
 
 def _check_start(name: str, transform: str, value: float) -> None:
-    low, high = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}[
-        transform
-    ]
+    ranges = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}
+    low, high = ranges[transform]
     if not low <= value <= high:
         checks.fail(name, f"an init from {low:g} to {high:g} for transform={transform!r}", value)
