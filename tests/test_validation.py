@@ -315,7 +315,6 @@ ALWAYS: list[Bad] = [
     ("init-bool", lambda: layer(init={"alpha0": True}), T, "init['alpha0']", "number > 0", "True (bool)"),
     ("init-rank", lambda: layer(init={"alpha0": ones(1, 4)}), V, "init['alpha0']", "1-d", "(1, 4)"),
     ("init-list", lambda: layer(init=[1.0]), T, "init", "a mapping", "[1.0] (list)"),
-    ("groups-misspelt", lambda: groups(lrr=1.0), T, "lrr", "such as 'lr'", "'lrr'"),
     ("groups-params", lambda: groups(params=[]), T, "params", "returned groups", "'params'"),
     ("groups-generator", lambda: groups(layer().parameters()), T, "module", "the model itself", "generator"),
     ("attention-hidden", lambda: uotpool.UOTPooling.attention(4, 0), V, "hidden", "an integer >= 1", "0"),

@@ -34,7 +34,7 @@ from experiments.tests import fuzz, kills
 from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, command, mil_spec
 from experiments.tests.text_table import text_table
-from uotpool.cli import OF_EXPERIMENTS, main, make_parser
+from uotpool.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -477,23 +477,6 @@ def test_ctrl_c_while_it_starts_is_one_line(seconds):
     _, errors = process.communicate(timeout=60)
     # Or it was done before, or Python was just coming to its end.
     assert (process.returncode, errors) in ((130, "stopped\n"), (0, ""), (-signal.SIGINT, ""))
-
-
-def test_a_bare_install_says_where_the_commands_are(monkeypatch, capsys):
-    monkeypatch.setattr("uotpool.cli.COMMANDS", "a group that no package has")
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "`pip install uotpool-experiments` adds commands that train and compare poolings: demo, run" in text
-    with pytest.raises(SystemExit) as exit:
-        main(["run", "mil", "--dataset", "digits"])
-    assert exit.value.code == 1
-    assert "uotpool run: comes with another package" in capsys.readouterr().err
-
-
-def test_a_bare_install_knows_all_commands(monkeypatch):
-    group = next(a for a in make_parser()._actions if a.dest == "command")
-    assert set(group.choices) == {"info", "poolings", *OF_EXPERIMENTS}
 
 
 # ---------------------------------------------------------------------------------------------------------

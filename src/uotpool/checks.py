@@ -210,10 +210,10 @@ def count(name: str, x: Any, low: int, *, high: int | None = None) -> int:
         fail(name, accepted, x, TypeError)
     if x < low or (high is not None and x > high):
         fail(name, accepted, x)
-    return x  # type: ignore[return-value] # an int, or a number that stands for one in a trace
+    return x
 
 
-def _values(name: str, x: Tensor, good: Tensor, accepted: str, describe_bad: Callable[[], object]) -> None:
+def values(name: str, x: Tensor, good: Tensor, accepted: str, describe_bad: Callable[[], object]) -> None:
     """Refuse x unless all of `good`: now if reading it is free, later on an accelerator, never in a trace."""
     if readable(x):
         if not bool(good.all()):
@@ -229,31 +229,31 @@ def coefficient_values(
     if x.numel() == 0 or torch.compiler.is_compiling() or x.is_meta:
         return
     low, high = _range(dtype, positive, signed)
-    values = x.detach() if x.device.type == "mps" else x.detach().double()  # mps has no float64
+    wide = x.detach() if x.device.type == "mps" else x.detach().double()  # mps has no float64
     accepted = "finite values" + ("" if signed else " > 0" if positive else " >= 0")
-    good = (values >= low) & (values <= high)
-    _values(name, x, good, f"{accepted} in the range of {dtype}", lambda: describe_list(x[~good]))
+    good = (wide >= low) & (wide <= high)
+    values(name, x, good, f"{accepted} in the range of {dtype}", lambda: describe_list(x[~good]))
 
 
 def index_values(index: Tensor, num_sets: int, is_chosen: bool = True) -> None:
     """Refuse sets outside 0 .. num_sets - 1; `is_chosen`: the caller passed that number as `dim_size`."""
     good = (index >= 0) & (index < num_sets)
     accepted = f"values >= 0 and < {num_sets} (dim_size, the number of sets)" if is_chosen else "values >= 0"
-    _values("index", index, good, accepted, lambda: f"values in {int(index.min())}..{int(index.max())}")
+    values("index", index, good, accepted, lambda: f"values in {int(index.min())}..{int(index.max())}")
 
 
 def mask_values(mask: Tensor, accepted: str) -> None:
     """Refuse integers other than 0 and 1."""
     good = (mask == 0) | (mask == 1)
     accepted = f"{accepted}, 1 where a sample is present"
-    _values("mask", mask, good, accepted, lambda: f"the value {mask[~good][0].item()}")
+    values("mask", mask, good, accepted, lambda: f"the value {mask[~good][0].item()}")
 
 
 def ptr_values(ptr: Tensor, num_rows: int) -> None:
     """Refuse offsets that do not share out the rows."""
     good = (ptr[0] == 0) & (ptr[-1] == num_rows) & (ptr[1:] >= ptr[:-1]).all()
     accepted = f"offsets that start at 0, never fall and end at {num_rows} (the number of rows)"
-    _values("ptr", ptr, good, accepted, lambda: describe_list(ptr))
+    values("ptr", ptr, good, accepted, lambda: describe_list(ptr))
 
 
 def describe_list(x: Tensor) -> str:

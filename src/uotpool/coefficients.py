@@ -122,7 +122,7 @@ class Coefficients(NamedTuple):
 
 
 def fixed(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float | tuple[float, ...]:
-    """Return fixed numbers of a coefficient as floats; refuse what it cannot be, also after rounding to dtype."""
+    """Return fixed numbers as floats; refuse those that the coefficient cannot have in this dtype."""
     if isinstance(value, (list, tuple)) and value:
         return tuple(fixed_number(name, item, dtype) for item in value)
     return fixed_number(name, value, dtype)

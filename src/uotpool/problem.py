@@ -101,7 +101,8 @@ class Problem:
         ]
         call = Call(rows, present, log_p0, log_q0, Coefficients(*checked), DEFAULT_SOLVER)  # type: ignore[arg-type]
         # The priors before their conversion to the dtype of X: certificates are computed in float64.
-        self.X, self._call, self._priors = X, call, (sets, p0, q0)
+        self._priors: tuple[Sets, Tensor | None, Tensor | None] | None = (sets, p0, q0)
+        self.X, self._call = X, call
 
     @classmethod
     def _of_call(cls, X: Tensor, call: Call) -> Problem:
@@ -277,7 +278,7 @@ def uot_pool(
 
 
 def _value(name: str, value: Any, rows: Tensor) -> Value:
-    """Return a checked coefficient: numbers as floats, a tensor in the dtype of the rows and on their device."""
+    """Return a checked coefficient: numbers as floats, a tensor with the dtype and device of the rows."""
     is_scale, positive, D = name == "scale", name in coefficients.POSITIVE, rows.shape[-1]
     count = f"{D}, one for each feature" if is_scale else "one for each step"
     if not isinstance(value, Tensor):

@@ -11,14 +11,14 @@ from uotpool.nn.learned import CoefficientPooling
 
 
 def param_groups(module: nn.Module, weight_decay: float, **pool_options: Any) -> list[dict[str, Any]]:
-    """Make two parameter groups for an optimiser, with weight decay for all but the coefficients of UOT poolings.
+    """Make two parameter groups: with weight decay, and without for the coefficients of UOT poolings.
 
     Weight decay would pull each of their parameters to 0: a coefficient that is learned through its logarithm
     to 1, one that is learned through softplus to 0.69, and scales to 0, the mean.
 
     Args:
         module: model with layers such as `UOTPooling` or `UOTAssignment`.
-        weight_decay: of all other parameters.
+        weight_decay: of all other parameters, for an optimiser.
         **pool_options: options for the group of the coefficients, for example `lr`.
     """
     if not isinstance(module, nn.Module):

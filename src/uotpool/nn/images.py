@@ -39,8 +39,8 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
         y = self._fold(self.pool(X, mask=present), batch, axes)
         return y if x is batch else y.squeeze(0)
 
-    # Plans are (B, C, *output, *window), scores (B, *output, *window), 0 outside of the input; (B, C, *spatial)
-    # and (B, *spatial) where the output is 1. The pooled vectors that a function of `scores` gets are of all windows.
+    # Plans are (B, C, *output, *window) and scores (B, *output, *window), 0 outside the input; for outputs of
+    # size 1 (B, C, *spatial) and (B, *spatial). A function in `scores` gets the pooled vectors of all windows.
     def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:
         batch = self._batch(x)
         axes = self._windows(batch)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from uotpool import checks, coefficients
 from uotpool.coefficients import PREFIX, Coefficient, Coefficients, Learned, Value
+from uotpool.nn import config as configs
 from uotpool.nn.base import Pooling
 from uotpool.solvers import Solver, as_solver
 
@@ -125,7 +126,7 @@ class CoefficientPooling(Pooling):
         return {name: getattr(self, slot.parameter) for name, slot in self._slots.items() if slot.parameter}
 
     def coefficients(self) -> dict[str, Tensor]:
-        """Return the current alpha0, alpha1, alpha2 and, if there is one, rho: (1,), or (K,) with one a step."""
+        """Return the current alpha0, alpha1, alpha2 and, if any, rho: (1,), or (K,), one for each step."""
         return {name: self._current(name) for name in self._slots if name != "scale"}
 
     def _current(self, name: str) -> Tensor:

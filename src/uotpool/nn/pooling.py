@@ -33,10 +33,10 @@ class UOTPooling(CoefficientPooling):
         P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle t X, P\rangle + \alpha_0 R(P) \\
         &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
-    The scale t of each feature is learned. It decides how the feature is pooled: 0 gives the mean, a large scale
-    the maximum, a negative one tends to the minimum. All scales start at 1. alpha2 keeps the mass of every
+    The scale t of each feature is learned. It decides how the feature is pooled: 0 gives the mean, a large
+    scale the maximum, a negative one tends to the minimum. All scales start at 1. alpha2 keeps the mass of each
     sample near its prior, so that a feature averages over several of its largest samples, and alpha1 that of
-    every feature; both are learned, too. At alpha2 = 0 each feature is pooled by a softmax of its own values.
+    each feature; both are learned, too. At alpha2 = 0 each feature is pooled by a softmax of its own values.
     `docs/choosing.md` compares the layer with other poolings.
 
     Args:
@@ -147,10 +147,8 @@ class UOTPooling(CoefficientPooling):
         if not isinstance(X, Tensor):
             as_sets(X, index, ptr, dim_size, mask)  # raises
         kernel = backends.choose(X, self.solver, self.impl)
-        has_priors = (
-            self.p0 is not None or self.q0 is not None or q0 is not None
-        )  # those need X in at least float32
-        raw = kernel.reads_raw and not has_priors
+        has_priors = self.p0 is not None or self.q0 is not None or q0 is not None
+        raw = kernel.reads_raw and not has_priors  # priors need at least float32
         rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim, raw=raw)
         log_p0 = log_q0 = None
         if has_priors:
@@ -334,7 +332,7 @@ class UOTPooling(CoefficientPooling):
         """Return every option of the layer as plain data, ready for JSON; `from_config` makes it again.
 
         Defaults are named too, so that the layer does not change with them. Learned numbers are in the state
-        dict; device and dtype are options of `from_config`. A prior that is a module of your own raises an error.
+        dict; device and dtype are options of `from_config`. A prior that is your own module raises an error.
         """
         return configs.of(self)
 

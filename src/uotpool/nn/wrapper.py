@@ -17,14 +17,14 @@ Restore = Callable[[Tensor], Tensor]
 
 
 class PoolWrapper:
-    """Mixin with the methods of `self.pool`, in the layout of the input; their arguments are those of `forward`."""
+    """Mixin with the methods of `self.pool` in the layout of the input, with the arguments of `forward`."""
 
     pool: UOTPooling
     # The names of the options of the class itself, which are attributes.
     _options: ClassVar[tuple[str, ...]] = ()
 
     def _sets(self, *inputs: Any, **options: Any) -> tuple[dict[str, Any], Restore]:
-        """Return the arguments for `self.pool`, and what brings values of samples to the layout of the input."""
+        """Return the arguments for `self.pool`, and a function that brings values of samples back."""
         raise NotImplementedError
 
     def plan(self, *inputs: Any, **options: Any) -> Tensor:

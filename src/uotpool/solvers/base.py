@@ -31,7 +31,7 @@ class StepCoefficients(NamedTuple):
     rho: Tensor | None = None
 
     def num_steps(self) -> int:
-        """Return K. This is no property, as torch.compile of torch 2.4 to 2.8 fails on those of a named tuple."""
+        """Return K. torch.compile of torch 2.4 to 2.8 fails on properties of a named tuple."""
         return self.alpha0.shape[0]
 
 
@@ -96,7 +96,7 @@ class Solver(ABC):
         return None
 
     def beyond_float32(self, steps: Iterable[Sequence[float]]) -> bool:
-        """Whether a step divides potentials of an earlier one by a number too small for the rounding of float32.
+        """Whether a step divides potentials by a number that is too small for the rounding of float32.
 
         Args:
             steps: alpha0, alpha1, alpha2 and rho of each step; any number where there is no rho.

@@ -73,8 +73,7 @@ class VariancePreserving(Pooling):
 class Mixed(Pooling):
     r"""Mixed mean-max pooling, :math:`y = \omega\, \text{mean}_n x_n + (1 - \omega) \max_n x_n`.
 
-    omega in (0, 1) is one learned number, sigmoid(raw_omega). `uotpool.MixedMeanMax` builds the
-    same from three UOT poolings.
+    omega in (0, 1) is one learned number, sigmoid(raw_omega).
 
     C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural
     networks: mixed, gated, and tree", AISTATS 2016.
