@@ -1,4 +1,4 @@
-"""The transport problem of each set of a batch, and what can be asked of it."""
+"""The transport problem of each set of a batch, with its solutions, certificates and statistics."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ DEFAULT_SOLVER = as_solver("sinkhorn")  # torch.compile of torch 2.4 could not m
 
 
 class PlanStats(NamedTuple):
-    """What a plan does, one value per set in float64, 0 for an empty set; `Problem.stats` makes it.
+    """Statistics of a plan from `Problem.stats`, one value per set in float64, 0 for an empty set.
 
     Attributes:
         mass: sum of P.
         feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
         sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
         divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log N is max
-            pooling (one sample per feature). Features that are constant in a set count too, though their
-            weights change nothing.
+            pooling (one sample per feature). Features that are constant in a set
+            count too, though all plans pool them to the same value.
     """
 
     mass: Tensor
@@ -148,7 +148,7 @@ class Problem:
         return in_layout_of(self.X, backends.choose(call.X, call.solver, impl).solve(call, plan=True))
 
     def gap(self, P: Tensor, regularizer: str = "entropic") -> Tensor:
-        r"""Certify how far the objective of a plan, from any solver, is from the optimum.
+        r"""Return an upper bound on how far the objective of a plan is from the optimum (duality gap).
 
         With :math:`Y = t X - \alpha_1 \log(\sum_n P / p_0) - \alpha_2 \log(\sum_d P / q_0)`,
 
@@ -159,8 +159,7 @@ class Problem:
             & Q = \text{proj}_\Delta(Y / 2\alpha_0)
 
         Both are >= 0, and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity.
-        That includes a float32 plan whose rows underflow, though its logarithm may be optimal: certify in
-        float64.
+        That includes a float32 plan whose rows underflow, so use a plan of X in float64 there.
 
         Args:
             P: plan in the layout of X, >= 0. It is first normalised to mass 1.
@@ -224,7 +223,7 @@ class Problem:
         return log_priors(self._call.X.double(), sets, p0, q0)[:2]
 
     def _with_plan(self, P: Tensor, regularizer: str) -> tuple[SolverInput, Tensor]:
-        """Return the problem and a plan of it, both in float64."""
+        """Return the problem and the rows of a plan, in float64."""
         checks.one_of("regularizer", regularizer, REGULARIZERS)
         rows = self._checked_plan(P)
         call = self._call._replace(X=self._call.X.double())

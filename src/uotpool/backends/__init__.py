@@ -58,7 +58,7 @@ def choose(X: Tensor, solver: Solver, impl: str = "auto") -> Backend:
 
 
 def explain_impl(X: Tensor, solver: Solver | str = "sinkhorn") -> str:
-    """Return the name of the backend that `impl="auto"` takes for such a call, and why faster ones do not take it.
+    """Return the backend that `impl="auto"` takes for such a call, and why faster ones do not take it.
 
     Args:
         X: input; its device, dtype and number of features decide.

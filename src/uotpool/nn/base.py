@@ -76,7 +76,8 @@ class Pooling(nn.Module):
                 self.aux_loss = pool.aux_loss
         if not isinstance(y, Tensor) or y.shape != (sets.num_sets, self.out_dim):
             shape = f"({sets.num_sets}, {self.out_dim}), (B, out_dim)"
-            checks.fail("_pool", f"{type(self).__name__}._pool to return a tensor {shape}", y, TypeError)
+            error = ValueError if isinstance(y, Tensor) else TypeError
+            checks.fail("_pool", f"{type(self).__name__}._pool to return a tensor {shape}", y, error)
         if not isinstance(sets, DenseSets) or sets.present is not None or X.shape[-2] == 0:
             y = torch.where(sets.squeeze(sets.count(rows)) > 0, y, 0.0)
         return y.to(X.dtype)

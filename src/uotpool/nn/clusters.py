@@ -1,4 +1,4 @@
-"""Centres of training samples by k-means, from which layers with references or clusters can start."""
+"""Initial values by k-means for layers with references or clusters."""
 
 from __future__ import annotations
 

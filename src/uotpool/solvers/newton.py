@@ -63,8 +63,8 @@ class Newton(Solver):
 
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log P at the optimum."""
-        # The number of steps depends on values, which no compiled graph can hold. A decorator would import the
-        # compiler with the package.
+        # The number of steps depends on values, so it cannot be compiled. A decorator would import the compiler
+        # with the package.
         run = torch.compiler.disable(solve) if torch.compiler.is_compiling() else solve
         return run(problem, self.regularizer, self.tol, self.max_iter)
 
@@ -143,7 +143,7 @@ class _Implicit(torch.autograd.Function):
 
 
 def _minimise(dual: Dual, tol: float, max_iter: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return u, v and the gaps (see `_newton`), from easier problems in which alpha0 shrinks to its value."""
+    """Return u, v and the gaps (see `_newton`), starting from easier problems with a larger alpha0."""
     u, v = torch.zeros_like(dual.log_p0), torch.zeros_like(dual.log_q0)
     if dual.quadratic:
         # For a large alpha0 every entry is active and F is nearly quadratic. The active set thins out later.
@@ -170,7 +170,7 @@ def _newton(dual: Dual, u: Tensor, v: Tensor, tol: float, max_iter: int) -> tupl
         gu, gv = dual.gradient(u, v)
         damping = None
         if dual.quadratic:
-            # With few active entries, some directions have next to no curvature, and steps go far too far.
+            # With few active entries, some directions have almost no curvature, and steps are much too long.
             damping = DAMPING * (gu.abs().sum(-1, keepdim=True) + sets.sum_n(gv.abs()))
         du, dv = Curvature(dual, u, v, damping).solve(gu, gv, NEWTON_RTOL, cg_iter)
         slope = (gu * du).sum(-1, keepdim=True) + sets.sum_n(gv * dv)
@@ -189,7 +189,7 @@ def _line_search(
 ) -> Tensor:
     """Return the step of each set by backtracking (Armijo), 0 where no step helps."""
     before = dual.value(u, v)
-    # Near the optimum the decrease drowns in the rounding of F, so we allow for that much.
+    # Near the optimum the decrease is below the rounding of F, which we allow for.
     slack = 8 * torch.finfo(u.dtype).eps * before.abs()
     t = busy.to(u.dtype)
     for _ in range(BACKTRACKS):

@@ -38,8 +38,8 @@ class Sinkhorn(Solver):
 
     Args:
         K: number of steps; 0 leaves the plan at the priors.
-        output: "equation" for the paper's eq. 4, as everywhere; "code" for D sum_n X P, which the authors' code
-            puts out and which is not normalised.
+        output: "equation" for the paper's eq. 4, as everywhere; "code" for D sum_n X P, the output of the
+            authors' code, which is not normalised.
     """
 
     K: int = DEFAULT_K

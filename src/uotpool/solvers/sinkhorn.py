@@ -38,7 +38,7 @@ class Sinkhorn(Solver):
 
 def smax_n(sets: Sets, Y: Tensor, alpha0: Tensor) -> Tensor:
     """Return the smooth maximum alpha0 log sum_n exp(Y / alpha0), in the units of Y."""
-    # We subtract before we divide, which keeps the digits of Y at alpha0 = 1e-5.
+    # Subtracting before dividing keeps the digits of Y for alpha0 down to 1e-5.
     m = sets.max_n(Y.detach())
     E = sets.fill_absent((Y - sets.to_rows(m)) / alpha0, -torch.inf).exp()
     return m + alpha0 * sets.sum_n(E).clamp_min(1.0).log()  # the sum is >= 1 except for an empty set

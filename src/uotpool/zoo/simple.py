@@ -191,8 +191,8 @@ class GNP(Pooling):
     The first half of the features has an exponent p > 0 and the other half p < 0, each with its own
     q. All four are learned, from p = 1 and -1 and q = 1, with `|p| = softplus(raw_p) + 0.1`. Signs
     are lost, so the method is for features that are not negative; add, mean, max and min pooling of
-    those are settings of it. It is computed by logarithms of `|x| + 1e-6`. With one feature there is
-    no other half, and the p and q of that half are idle.
+    those are settings of it. It is computed by logarithms of `|x| + 1e-6`. With one feature the
+    p and q of the other half have no effect.
 
     J. Ko, T. Kwon, K. Shin, J. Lee, "Learning to pool in graph neural networks for extrapolation",
     2021.
