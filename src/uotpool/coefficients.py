@@ -33,7 +33,7 @@ class Learned:
     """A coefficient that a layer learns, to be passed in place of a number.
 
     Args:
-        init: initial value, a number, or K of them with `per_step`; for `scale` also one for each feature. None:
+        init: initial value, a number, or K numbers with `per_step`, or one for each feature for `scale`. None:
             1 for alpha0 and scale, 20 for alpha1, 5 for alpha2 and rho; with "softplus" softplus(0.1 randn)
             from torch's generator, as in the code of the paper's authors.
         transform: from the parameter `raw` to the coefficient: "exp" is exp(10 raw), clamped to [1e-6, 1e6],

@@ -33,18 +33,23 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
+        batch, axes, sets = self._gather(x)
+        y = self.pool(**sets)
+        # A view, so that channels are last in memory.
+        y = _channels_second(y.reshape(batch.shape[0], *(axis.positions.shape[0] for axis in axes), y.shape[1]))
+        return y if x is batch else y.squeeze(0)
+
+    def _gather(self, x: Tensor) -> tuple[Tensor, list[windows.Axis], dict[str, Any]]:
+        """Return x as a batch, its windows, and these as sets."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
-        y = self._fold(self.pool(X, mask=present), batch, axes)
-        return y if x is batch else y.squeeze(0)
+        return batch, axes, {"X": X, "mask": present}
 
     # Plans are (B, C, *output, *window) and scores (B, *output, *window), 0 outside the input; for outputs of
     # size 1 (B, C, *spatial) and (B, *spatial). A function in `scores` gets the pooled vectors of all windows.
     def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:
-        batch = self._batch(x)
-        axes = self._windows(batch)
-        X, present = windows.gather(batch, axes)
+        batch, axes, sets = self._gather(x)
         shape = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
         if self._is_global():
             shape = list(batch.shape[2:])
@@ -53,7 +58,7 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
             result = values.reshape(batch.shape[0], *shape, *values.shape[2:])
             return result if x is batch else result.squeeze(0)
 
-        return {"X": X, "mask": present}, restore
+        return sets, restore
 
     def _is_global(self) -> bool:
         return False
@@ -76,11 +81,6 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
     @abstractmethod
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         """Return the windows along each spatial dimension."""
-
-    def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
-        """Fold (B * windows, C) to (B, C, *output). The result is a view, so channels are last in memory."""
-        outs = [axis.positions.shape[0] for axis in axes]
-        return _channels_second(y.reshape(x.shape[0], *outs, x.shape[1]))
 
 
 def _channels_second(y: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class UOTPooling(CoefficientPooling):
             X, index, ptr, dim_size, mask: as in `Pooling.forward`.
             q0: prior over the samples of this X in place of the layer's, probabilities (B, N) or (M,).
         """
-        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
         y = kernel.solve(call)
         if self.reduce == "sum":
             y = y * call.sets.squeeze(call.sizes(y))
@@ -134,22 +134,14 @@ class UOTPooling(CoefficientPooling):
             y = y + 0.0 * sum(raw.sum() for raw in self.raw_parameters().values())
         return y if y.dtype == X.dtype else y.to(X.dtype)
 
-    def _call(
-        self,
-        X: Tensor,
-        index: Tensor | None,
-        ptr: Tensor | None,
-        dim_size: int | None,
-        mask: Tensor | None,
-        q0: Tensor | None,
-    ) -> tuple[backends.Backend, Call]:
-        """Validate the arguments, and return the call and the backend for it."""
+    def _call(self, X: Tensor, q0: Tensor | None, *layout: Any) -> tuple[backends.Backend, Call]:
+        """Validate X, q0 and index, ptr, dim_size and mask, and return the call and the backend for it."""
         if not isinstance(X, Tensor):
-            as_sets(X, index, ptr, dim_size, mask)  # raises
+            as_sets(X, *layout)  # raises
         kernel = backends.choose(X, self.solver, self.impl)
         has_priors = self.p0 is not None or self.q0 is not None or q0 is not None
         raw = kernel.reads_raw and not has_priors  # priors need at least float32
-        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim, raw=raw)
+        rows, sets = as_sets(X, *layout, dim=self.dim, raw=raw)
         log_p0 = log_q0 = None
         if has_priors:
             log_p0, log_q0, sets = self._priors(rows, sets, q0, X.dtype)
@@ -176,7 +168,7 @@ class UOTPooling(CoefficientPooling):
         q0: Tensor | None = None,
     ) -> Problem:
         """Return the problem that the layer solves for this X, to compute gaps, objectives and statistics."""
-        return Problem._of_call(X, self._call(X, index, ptr, dim_size, mask, q0)[1])
+        return Problem._of_call(X, self._call(X, q0, index, ptr, dim_size, mask)[1])
 
     def plan(
         self,
@@ -188,7 +180,7 @@ class UOTPooling(CoefficientPooling):
         q0: Tensor | None = None,
     ) -> Tensor:
         """Return the transport plan of `forward` in the layout of X, in at least float32."""
-        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
         return in_layout_of(X, kernel.solve(call, plan=True))
 
     @torch.no_grad()
@@ -218,7 +210,7 @@ class UOTPooling(CoefficientPooling):
             (B, N), or (M,) for ragged sets, in at least float32, without a graph; 0 at absent samples. For
             several outputs one number for each, (B, N, C) or (M, C).
         """
-        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
         if output is None:
             return in_layout_of(X, kernel.solve(call, plan=True).sum(-1))
         return in_layout_of(X, scores.contributions(call, self.reduce, output, X.dtype))
