@@ -18,8 +18,8 @@ int refuse(const uotpool_call &c, int backward, Sizes &sizes);
 // --- coefficients.cpp: coefficients and scales from what a call has for them, and the derivatives by that. To make a
 // few numbers of the parameters of a layer takes torch longer than a small set takes us.
 
-// The coefficients of all steps, (per_step, K), in the dtype of the call; fills the wanted ones of `dcoefficient` from the
-// derivatives by these.
+// The coefficients of all steps, (per_step, K), in the dtype of the call; fills the wanted ones of `dcoefficient` from
+// the derivatives by these.
 void make_coefficients(const uotpool_call &call, int64_t per_step, void *coefficients);
 void coefficient_derivatives(const uotpool_call &call, int64_t per_step, const double *dcoefficients);
 
