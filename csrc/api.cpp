@@ -1,4 +1,4 @@
-// The C interface for bags: chooses the instruction set, spreads the bags over threads, sums their derivatives.
+// The C interface for sets: chooses the instruction set, spreads the sets over threads, sums their derivatives.
 #include <string.h>
 
 #include <atomic>
@@ -39,16 +39,16 @@ std::atomic<int> &chosen() {
     return isa;
 }
 
-// A bag with fewer entries than this is not worth a thread of its own.
+// A set with fewer entries than this is not worth a thread of its own.
 constexpr int64_t TASK_ENTRIES = int64_t(1) << 14;
-// A bag of at least so many chunks is worked on by all threads together, one such bag after the other: fewer of them
+// A set of at least so many chunks is worked on by all threads together, one such set after the other: fewer of them
 // in scratch at a time, and a single one still uses the machine.
 constexpr int64_t TEAM_CHUNKS = 4;
 
 int64_t first_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b] : b * c.N; }
 int64_t size_of(const uotpool_call &c, int64_t b) { return c.ptr ? c.ptr[b + 1] - c.ptr[b] : c.N; }
 
-// Zeros where no bag writes: rows that are absent, and everything of an empty bag.
+// Zeros where no set writes: rows that are absent, and everything of an empty set.
 void clear(const Job &job, size_t item) {
     const uotpool_call &c = *job.call;
     const bool gaps = c.rows != nullptr;
@@ -78,7 +78,7 @@ void run_together(const Team *team, int64_t tasks, void (*fn)(void *, int64_t), 
     run_tasks(tasks, team->threads, fn, context);
 }
 
-// Scratch that serves every bag of up to so many samples: one of a single chunk may need more than a larger one
+// Scratch that serves every set of up to so many samples: one of a single chunk may need more than a larger one
 // (sinkhorn.h). `single` is the largest size of that kind.
 struct Largest {
     int64_t any, single;
@@ -92,11 +92,11 @@ struct Largest {
     }
 };
 
-// The bags of one task, one after the other in the same scratch.
+// The sets of one task, one after the other in the same scratch.
 struct Batch {
     const Job *job;
     const Kernels *kernels;
-    int64_t bags_a_task, chunk_rows;
+    int64_t sets_per_task, chunk_rows;
     size_t scratch;
     std::atomic<int> *status;
 };
@@ -112,11 +112,11 @@ void run_batch(void *context, int64_t task) {
         batch.status->store(UOTPOOL_NO_MEMORY);
         return;
     }
-    const int64_t begin = task * batch.bags_a_task, end = begin + batch.bags_a_task;
+    const int64_t begin = task * batch.sets_per_task, end = begin + batch.sets_per_task;
     for (int64_t b = begin; b < end && b < c.B; ++b) {
         const int64_t n = size_of(c, b);
         if (n == 0 || is_large(batch, n) ||
-            batch.kernels->bag(batch.job, b, first_of(c, b), n, scratch.get(), &alone))
+            batch.kernels->solve(batch.job, b, first_of(c, b), n, scratch.get(), &alone))
             continue;
         const int bad = solve_in_double(*batch.job, *batch.kernels, b, first_of(c, b), n, alone);
         if (bad)
@@ -124,7 +124,7 @@ void run_batch(void *context, int64_t task) {
     }
 }
 
-int run_bags(const Job &job, const Kernels &kernels) {
+int run_sets(const Job &job, const Kernels &kernels) {
     const uotpool_call &c = *job.call;
     std::atomic<int> status{UOTPOOL_OK};
     Batch batch = {&job, &kernels, 1, kernels.chunk_rows(&job), 0, &status};
@@ -150,7 +150,7 @@ int run_bags(const Job &job, const Kernels &kernels) {
                 const Scratch scratch(kernels.scratch(&job, n));
                 if (!scratch.get())
                     return UOTPOOL_NO_MEMORY;
-                solved = kernels.bag(&job, b, first_of(c, b), n, scratch.get(), &together);
+                solved = kernels.solve(&job, b, first_of(c, b), n, scratch.get(), &together);
             }
             const int bad = solved ? UOTPOOL_OK : solve_in_double(job, kernels, b, first_of(c, b), n, together);
             if (bad)
@@ -165,20 +165,20 @@ int run_bags(const Job &job, const Kernels &kernels) {
         tasks = tasks > 8 * c.threads ? 8 * c.threads : tasks;
         tasks = tasks > c.B ? c.B : tasks;
         tasks = tasks < 1 || c.threads == 1 ? 1 : tasks;
-        batch.bags_a_task = (c.B + tasks - 1) / tasks;
-        tasks = (c.B + batch.bags_a_task - 1) / batch.bags_a_task;
+        batch.sets_per_task = (c.B + tasks - 1) / tasks;
+        tasks = (c.B + batch.sets_per_task - 1) / batch.sets_per_task;
         run_tasks(tasks, c.threads, run_batch, &batch);
     }
     return status.load();
 }
 
-// What all bags share is summed in their order, whoever worked on them: n numbers of each. `out` may be `each`.
-template <class From, class To> void sum_in_order(const From *each, int64_t bags, int64_t n, To *out) {
+// What all sets share is summed in their order, whoever worked on them: n numbers of each. `out` may be `each`.
+template <class From, class To> void sum_in_order(const From *each, int64_t sets, int64_t n, To *out) {
     constexpr int64_t block = 64; // of numbers that lie together
     for (int64_t begin = 0; begin < n; begin += block) {
         const int64_t count = n - begin < block ? n - begin : block;
         From sums[block] = {};
-        for (int64_t b = 0; b < bags; ++b)
+        for (int64_t b = 0; b < sets; ++b)
             for (int64_t i = 0; i < count; ++i)
                 sums[i] += each[b * n + begin + i];
         for (int64_t i = 0; i < count; ++i)
@@ -186,7 +186,7 @@ template <class From, class To> void sum_in_order(const From *each, int64_t bags
     }
 }
 
-bool wants_dvalues(const uotpool_call &c) {
+bool wants_dcoefficients(const uotpool_call &c) {
     for (int which = UOTPOOL_ALPHA0; which <= UOTPOOL_RHO; ++which)
         if (c.dcoefficient[which])
             return true;
@@ -194,9 +194,9 @@ bool wants_dvalues(const uotpool_call &c) {
 }
 
 void sum_derivatives(const uotpool_call &c, const Job &job) {
-    if (job.dvalues) {
-        sum_in_order(job.dvalues, c.B, job.rows * c.K, job.dvalues);
-        coefficient_derivatives(c, job.rows, job.dvalues);
+    if (job.dcoefficients) {
+        sum_in_order(job.dcoefficients, c.B, job.per_step * c.K, job.dcoefficients);
+        coefficient_derivatives(c, job.per_step, job.dcoefficients);
     }
     if (job.dscale) {
         sum_in_order(job.dscale, c.B, job.scale_length, job.dscale);
@@ -210,7 +210,7 @@ void sum_derivatives(const uotpool_call &c, const Job &job) {
 
 // What the kernels get of a valid call. Values and scales are to be made yet.
 Job job_of(const uotpool_call &c, int backward, const Sizes &sizes) {
-    return {&c, backward, sizes.rows, nullptr, nullptr, c.length[UOTPOOL_SCALE], nullptr, nullptr, nullptr};
+    return {&c, backward, sizes.per_step, nullptr, nullptr, c.length[UOTPOOL_SCALE], nullptr, nullptr, nullptr};
 }
 
 int run(const uotpool_call *call, int backward) {
@@ -222,26 +222,26 @@ int run(const uotpool_call *call, int backward) {
     if (bad)
         return bad;
     Job job = job_of(c, backward, sizes);
-    const size_t values = size_t(sizes.rows * c.K) * sizes.item;
+    const size_t values = size_t(sizes.per_step * c.K) * sizes.item;
     const Memory made(values + size_t(job.scale_length) * sizes.item);
     if (!made.get())
         return UOTPOOL_NO_MEMORY;
-    make_coefficients(c, sizes.rows, made.get());
-    job.values = made.get();
+    make_coefficients(c, sizes.per_step, made.get());
+    job.coefficients = made.get();
     if (job.scale_length > 0) {
         make_scales(c, (char *)made.get() + values);
         job.scale = (char *)made.get() + values;
     }
     clear(job, sizes.item);
-    Memory dvalues, dscale, dlog_p0; // of each bag
-    // One more than there are: the sum of no bag needs a place, too.
+    Memory dcoefficients, dscale, dlog_p0; // of each set
+    // One more than there are: the sum of no set needs a place, too.
     const auto zeros = [&](Memory &memory, int64_t numbers, size_t item) {
         const size_t bytes = size_t((c.B + 1) * numbers) * item;
         return memory.take(bytes) ? memset(memory.get(), 0, bytes) : nullptr;
     };
-    if (backward && wants_dvalues(c)) {
-        job.dvalues = (double *)zeros(dvalues, sizes.rows * c.K, sizeof(double));
-        if (!job.dvalues)
+    if (backward && wants_dcoefficients(c)) {
+        job.dcoefficients = (double *)zeros(dcoefficients, sizes.per_step * c.K, sizeof(double));
+        if (!job.dcoefficients)
             return UOTPOOL_NO_MEMORY;
     }
     if (backward && c.dcoefficient[UOTPOOL_SCALE]) {
@@ -257,7 +257,7 @@ int run(const uotpool_call *call, int backward) {
             if (size_of(c, b) == 0)
                 memset((char *)job.dlog_p0 + size_t(b * c.D) * sizes.item, 0, size_t(c.D) * sizes.item);
     }
-    const int status = run_bags(job, chosen_kernels());
+    const int status = run_sets(job, chosen_kernels());
     if (status == UOTPOOL_OK)
         sum_derivatives(c, job);
     return status;

@@ -8,7 +8,7 @@
 // --- refuse.cpp: what a call must be like before it is solved. Of its arrays only ptr and rows are read.
 
 struct Sizes {
-    int64_t rows; // coefficients of the solver
+    int64_t per_step; // coefficients of a step of the solver
     size_t item;
 };
 
@@ -16,19 +16,19 @@ struct Sizes {
 int refuse(const uotpool_call &c, int backward, Sizes &sizes);
 
 // --- coefficients.cpp: coefficients and scales from what a call has for them, and the derivatives by that. To make a
-// few numbers of the parameters of a layer takes torch longer than a small bag takes us.
+// few numbers of the parameters of a layer takes torch longer than a small set takes us.
 
-// The coefficients of all steps, (rows, K), in the dtype of the call; fills the wanted ones of `dcoefficient` from the
-// derivatives by these.
-void make_coefficients(const uotpool_call &call, int64_t rows, void *values);
-void coefficient_derivatives(const uotpool_call &call, int64_t rows, const double *dvalues);
+// The coefficients of all steps, (per_step, K), in the dtype of the call; fills the wanted ones of `dcoefficient` from
+// the derivatives by these.
+void make_coefficients(const uotpool_call &call, int64_t per_step, void *coefficients);
+void coefficient_derivatives(const uotpool_call &call, int64_t per_step, const double *dcoefficients);
 
 // The scales, as many as the call has, likewise.
 void make_scales(const uotpool_call &call, void *scales);
 void scale_derivatives(const uotpool_call &call, const double *dscales);
 
-// --- widen.cpp: bag b of n samples, the first of them `first`, of float32 numbers that are too far apart for it,
-// solved by the kernels for double as Kernels::bag does it. A status.
+// --- widen.cpp: set b of n samples, the first of them `first`, of float32 numbers that are too far apart for it,
+// solved by the kernels for double as Kernels::solve does it. A status.
 int solve_in_double(const Job &job, const Kernels &kernels, int64_t b, int64_t first, int64_t n, const Team &team);
 
 // --- threads.cpp: a small pool of threads. No OpenMP: torch brings its own, and two of them in a process get in each
@@ -74,9 +74,9 @@ class Memory {
 };
 
 // Scratch of a call. Fresh pages of a large block can cost as much time as the work that is done in them, so the block
-// stays with its thread, which has one such scratch at a time; one of more than MOST_KEPT bytes is freed.
+// stays with its thread, which has one such scratch at a time; one of more than MAX_KEPT bytes is freed.
 class Scratch {
-    static constexpr size_t MOST_KEPT = size_t(1) << 27;
+    static constexpr size_t MAX_KEPT = size_t(1) << 27;
     Memory fresh;
     void *block;
 
@@ -92,6 +92,6 @@ class Scratch {
     }
 
   public:
-    explicit Scratch(size_t bytes) : block(bytes <= MOST_KEPT ? kept(bytes) : fresh.take(bytes)) {}
+    explicit Scratch(size_t bytes) : block(bytes <= MAX_KEPT ? kept(bytes) : fresh.take(bytes)) {}
     void *get() const { return block; }
 };

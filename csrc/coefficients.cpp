@@ -57,10 +57,10 @@ void differentiate(const uotpool_call &c, int64_t which, int64_t count, const do
 
 } // namespace
 
-void make_coefficients(const uotpool_call &call, int64_t rows, void *values) {
+void make_coefficients(const uotpool_call &call, int64_t per_step, void *coefficients) {
     with_type(call, [&](auto *type) {
-        for (int64_t row = 0; row < rows; ++row)
-            make(call, row, call.K, (decltype(type))values + row * call.K);
+        for (int64_t which = 0; which < per_step; ++which)
+            make(call, which, call.K, (decltype(type))coefficients + which * call.K);
     });
 }
 
@@ -68,10 +68,10 @@ void make_scales(const uotpool_call &call, void *scales) {
     with_type(call, [&](auto *type) { make(call, UOTPOOL_SCALE, call.length[UOTPOOL_SCALE], (decltype(type))scales); });
 }
 
-void coefficient_derivatives(const uotpool_call &call, int64_t rows, const double *dvalues) {
+void coefficient_derivatives(const uotpool_call &call, int64_t per_step, const double *dcoefficients) {
     with_type(call, [&](auto *type) {
-        for (int64_t row = 0; row < rows; ++row)
-            differentiate(call, row, call.K, dvalues + row * call.K, type);
+        for (int64_t which = 0; which < per_step; ++which)
+            differentiate(call, which, call.K, dcoefficients + which * call.K, type);
     });
 }
 

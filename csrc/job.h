@@ -20,28 +20,26 @@ struct SolverInfo {
 struct Job {
     const uotpool_call *call;
     int backward;
-    int64_t rows;         // coefficients of the solver, for each step
-    const void *values;   // (rows, K): these, in the dtype of the call
-    const void *scale;    // (scale_length), likewise
-    int64_t scale_length; // 0 without a scale
-    double *dvalues;      // (B, rows, K): of each bag, summed in order by api.cpp
-    double *dscale;       // (B, scale_length): likewise
-    void *dlog_p0;        // (B, D)
+    int64_t per_step;         // how many coefficients a step of the solver has
+    const void *coefficients; // (per_step, K), in the dtype of the call
+    const void *scale;        // (scale_length), likewise
+    int64_t scale_length;     // 0 without a scale
+    double *dcoefficients;    // (B, per_step, K): of each set, summed in order by api.cpp
+    double *dscale;           // (B, scale_length): likewise
+    void *dlog_p0;            // (B, D)
 };
 
 struct Kernels {
     const SolverInfo *solvers;
     int64_t solver_count;
-    // Rows of a bag that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
+    // Rows of a set that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
     // on threads or machines.
     int64_t (*chunk_rows)(const Job *job);
-    // Bytes of scratch for a bag of n samples.
+    // Bytes of scratch for a set of n samples.
     size_t (*scratch)(const Job *job, int64_t n);
-    // Solve bag b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
+    // Solve set b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
     // are too far apart for float32 (widen.cpp).
-    bool (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
+    bool (*solve)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
 };
 
-extern "C" {
-extern const Kernels uotpool_kernels_baseline, uotpool_kernels_avx2, uotpool_kernels_avx512;
-}
+extern "C" const Kernels uotpool_kernels_baseline, uotpool_kernels_avx2, uotpool_kernels_avx512;

@@ -7,11 +7,11 @@ int refuse(const uotpool_call &c, int backward, Sizes &sizes) {
         return UOTPOOL_BAD_ARGUMENT;
     if (c.head != UOTPOOL_POOLED && c.head != UOTPOOL_PLAN)
         return UOTPOOL_BAD_ARGUMENT;
-    // Scratch is at most 2 K + 7 matrices (badmm_q.h) and some dozens of vectors for each module, and 4 matrices more
-    // for a bag that is solved in double (widen.cpp): with these bounds neither its size nor any other product
+    // Scratch is at most 2 K + 7 matrices (badmm_q.h) and some dozens of vectors for each step, and 4 matrices more
+    // for a set that is solved in double (widen.cpp): with these bounds neither its size nor any other product
     // overflows.
-    const int64_t most = int64_t(1) << 40;
-    if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > most || c.M < 0 || c.M > most || c.N < 0 || c.N > most)
+    const int64_t max = int64_t(1) << 40;
+    if (c.K < 1 || c.K > (1 << 20) || c.B < 0 || c.B > max || c.M < 0 || c.M > max || c.N < 0 || c.N > max)
         return UOTPOOL_BAD_ARGUMENT;
     if (c.D < 1 || c.D > (int64_t(1) << 31) || c.threads < 1 || c.threads > 4096)
         return UOTPOOL_BAD_ARGUMENT;
@@ -20,17 +20,17 @@ int refuse(const uotpool_call &c, int backward, Sizes &sizes) {
         __builtin_mul_overflow(c.B, c.D * 8, &bytes) || __builtin_mul_overflow(c.B, c.K * 32, &bytes))
         return UOTPOOL_BAD_ARGUMENT;
     sizes.item = c.dtype == UOTPOOL_FLOAT32 ? 4 : 8;
-    sizes.rows = uotpool_kernels_baseline.solvers[c.solver].coefficients;
+    sizes.per_step = uotpool_kernels_baseline.solvers[c.solver].coefficients;
 
     for (int64_t which = 0; which < UOTPOOL_COEFFICIENTS; ++which) {
         const bool is_scale = which == UOTPOOL_SCALE;
         const int64_t transform = c.transform[which], length = c.length[which];
         if (transform == UOTPOOL_NONE) {
-            if (length != 0 || c.coefficient[which] || c.dcoefficient[which] || which < sizes.rows)
+            if (length != 0 || c.coefficient[which] || c.dcoefficient[which] || which < sizes.per_step)
                 return UOTPOOL_BAD_ARGUMENT;
             continue;
         }
-        if (transform < UOTPOOL_FIXED || transform > UOTPOOL_LINEAR || (which >= sizes.rows && !is_scale))
+        if (transform < UOTPOOL_FIXED || transform > UOTPOOL_LINEAR || (which >= sizes.per_step && !is_scale))
             return UOTPOOL_BAD_ARGUMENT;
         if (is_scale ? transform == UOTPOOL_SOFTPLUS || transform == UOTPOOL_EXP : transform == UOTPOOL_LINEAR)
             return UOTPOOL_BAD_ARGUMENT;

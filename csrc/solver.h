@@ -1,11 +1,11 @@
-// What the solvers have in common: where a bag's numbers come from and where its results go.
+// What the solvers have in common: where a set's numbers come from and where its results go.
 #pragma once
 
-#include "bag.h"
+#include "set.h"
 
 namespace {
 
-// What a module divides by in its exponents, and what the potentials that it leaves to later ones are multiples of.
+// What a step divides by in its exponents, and what the potentials that it leaves to later ones are multiples of.
 struct Units {
     double divides, leaves;
 };
@@ -23,25 +23,25 @@ template <class T> struct Source {
     int64_t start() const { return call().rows ? 0 : first; }
     int64_t row(int64_t i) const { return rows() ? rows()[i] : first + i; }
 
-    // An array of M rows, as the rows of this bag.
+    // An array of M rows, as the rows of this set.
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
-    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag): by X, and
-    // by the potentials that the modules before left, logarithms of probabilities times a number of theirs. Such a
-    // logarithm can be as large as the priors are uneven, and what is lost of it adds up over modules: 32 is measured.
+    // How many times its own rounding an exponent of the solver can be off by, in a set of this depth (Set): by X, and
+    // by the potentials that the steps before left, logarithms of probabilities times a number of theirs. Such a
+    // logarithm can be as large as the priors are uneven, and what is lost of it adds up over steps: 32 is measured.
     template <class Solver> double magnified(double depth) const {
         const double logarithms = 32 + spread(call().log_p0, call().D, [&](int64_t d) {
             return call().p0_shared ? d : b * call().D + d;
         }) + spread(call().log_q0, n, [&](int64_t i) { return row(i); });
-        double most = 0, before = 0;
+        double max = 0, before = 0;
         for (int64_t k = 0; k < K(); ++k) {
             const Units units = Solver::units(*this, k);
             const double here = (depth > before ? depth : before) / units.divides;
-            most = here > most ? here : most;
+            max = here > max ? here : max;
             before = units.leaves * logarithms > before ? units.leaves * logarithms : before;
         }
-        return most;
+        return max;
     }
     // The distance of the largest and the smallest of these numbers of an array; 0 without one.
     template <class F> static double spread(const void *array, int64_t count, F place) {
@@ -63,13 +63,17 @@ template <class T> struct Source {
             each<T>(c.D, [&](int64_t d) { st(scale + d, given[0] - V<T>{}); });
         fill_padding(scale, c.D, T(0));
     }
-    double weight(int which, int64_t k) const { return ((const T *)job->values)[which * K() + k]; }
-    void add_dweight(int which, int64_t k, double value) const {
-        if (job->dvalues)
-            job->dvalues[(b * job->rows + which) * K() + k] += value;
+    double alpha0(int64_t k) const { return coefficient(UOTPOOL_ALPHA0, k); }
+    double alpha1(int64_t k) const { return coefficient(UOTPOOL_ALPHA1, k); }
+    double alpha2(int64_t k) const { return coefficient(UOTPOOL_ALPHA2, k); }
+    double rho(int64_t k) const { return coefficient(UOTPOOL_RHO, k); }
+    double coefficient(int which, int64_t k) const { return ((const T *)job->coefficients)[which * K() + k]; }
+    void add_derivative(int which, int64_t k, double value) const {
+        if (job->dcoefficients)
+            job->dcoefficients[(b * job->per_step + which) * K() + k] += value;
     }
 
-    // log p0 and log q0 of the bag, normalised, and themselves.
+    // log p0 and log q0 of the set, normalised, and themselves.
     void log_priors(T *log_p0, T *p0, T *log_q0, T *q0) const {
         const uotpool_call &c = call();
         if (const T *p = (const T *)c.log_p0) {
@@ -115,11 +119,11 @@ template <class T> struct Source {
 
     // The derivative by the scale of feature d is the sum over n of X times that by Z = s X through the plan. One scale
     // for all features sees no constant in X, which leaves the plan as it is.
-    template <class Bag> void store_dscale(const Bag &bag) const {
+    template <class Set> void store_dscale(const Set &set) const {
         if (!job->dscale)
             return;
-        const T *const top = bag.top, *const by_top = bag.by_top;
-        const int64_t D = bag.D, length = job->scale_length;
+        const T *const top = set.top, *const by_top = set.by_top;
+        const int64_t D = set.D, length = job->scale_length;
         double *const out = job->dscale + b * length;
         if (length > 1) {
             for (int64_t d = 0; d < D; ++d)
@@ -128,8 +132,8 @@ template <class T> struct Source {
             const T constant = top[0];
             out[0] += total<T>(D, [&](int64_t d) { return (ld(top + d) - constant) * ld(by_top + d); });
         }
-        for (int64_t i = 0; i < bag.chunks; ++i) {
-            const T *const part = bag.by_scale + i * bag.Dp;
+        for (int64_t i = 0; i < set.chunks; ++i) {
+            const T *const part = set.by_scale + i * set.Dp;
             for (int64_t d = 0; length > 1 && d < D; ++d)
                 out[d] += double(part[d]);
             if (length == 1)

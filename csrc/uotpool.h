@@ -1,9 +1,9 @@
 /* C interface of the fused kernels. Raw pointers, 64-bit sizes, a status; nothing of torch or Python.
  *
- * A batch is B sets ("bags") of samples. X has M rows of D features, contiguous. Which rows belong to which bag:
- *   rows == NULL, ptr == NULL   bag b has the rows b N .. (b + 1) N - 1
- *   rows == NULL, ptr != NULL   bag b has the rows ptr[b] .. ptr[b + 1] - 1
- *   rows != NULL                bag b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1], each row at most once in all;
+ * A batch is B sets of samples. X has M rows of D features, contiguous. Which rows belong to which set:
+ *   rows == NULL, ptr == NULL   set b has the rows b N .. (b + 1) N - 1
+ *   rows == NULL, ptr != NULL   set b has the rows ptr[b] .. ptr[b + 1] - 1
+ *   rows != NULL                set b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1], each row at most once in all;
  *                               others are absent
  * `dtype` is that of every floating array.
  */
@@ -56,7 +56,7 @@ typedef struct uotpool_call {
     int64_t head;
     int64_t K, B, M, N, D;
     int64_t threads;
-    int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
+    int64_t p0_shared;     /* log_p0 is (D), one for all sets; else (B, D) */
     int64_t transform[UOTPOOL_COEFFICIENTS];
     int64_t length[UOTPOOL_COEFFICIENTS]; /* 1, the same for all steps, or K; of the scale 1, for all features, or D; 0
                                              without one. Bregman ADMM has a rho, Sinkhorn none. With a scale, the plan
@@ -65,11 +65,11 @@ typedef struct uotpool_call {
     const int64_t *ptr;    /* (B + 1) */
     const int64_t *rows;   /* (ptr[B]) */
     const void *log_p0;    /* NULL: uniform */
-    const void *log_q0;    /* (M); NULL: uniform in each bag */
+    const void *log_q0;    /* (M); NULL: uniform in each set */
     const void *coefficient[UOTPOOL_COEFFICIENTS]; /* (length) each */
     const void *dout;      /* backward: derivative by the output, (B, D) or (M, D) */
     void *out;             /* forward: (B, D) pooled, or the plan (M, D) */
-    void *dX;              /* backward, each of these NULL where not wanted: (M, D). A large bag needs room for it in
+    void *dX;              /* backward, each of these NULL where not wanted: (M, D). A large set needs room for it in
                               scratch then */
     void *dlog_p0;         /* shape of log_p0 */
     void *dlog_q0;         /* (M) */
@@ -86,16 +86,16 @@ int uotpool_isa(void);
 int uotpool_has_isa(int isa);
 int uotpool_set_isa(int isa);
 
-/* All of `out`, or of every wanted derivative, is written: zeros where a bag is empty or a row absent. */
+/* All of `out`, or of every wanted derivative, is written: zeros where a set is empty or a row absent. */
 int uotpool_forward(const uotpool_call *call);
 int uotpool_backward(const uotpool_call *call);
 
-/* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. A float32 bag whose
+/* Largest scratch of one thread in bytes, for the sets of this call. Negative: minus a status. A float32 set whose
  * numbers are too far apart for it is solved in double, with as much again and more (widen.cpp). */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);
 
-/* Rows grouped by bag in their order, from the bag of each row (any order) and which rows are there (one byte
- * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of bag i / N. */
+/* Rows grouped by set in their order, from the set of each row (any order) and which rows are there (one byte
+ * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of set i / N. */
 int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N, int64_t *ptr,
                   int64_t *rows);
 

@@ -2,7 +2,7 @@
 
 namespace {
 
-// Numbers of the bag in an array of the caller, and in one of their own: `width` of each of its rows, or `width` from
+// Numbers of the set in an array of the caller, and in one of their own: `width` of each of its rows, or `width` from
 // `at` on.
 struct Part {
     float *narrow;
@@ -12,8 +12,8 @@ struct Part {
     int64_t at;
 };
 
-// The bag as a batch of one, whose rows follow each other. With no memory it only counts.
-struct WideBag {
+// The set as a batch of one, whose rows follow each other. With no memory it only counts.
+struct WideSet {
     const uotpool_call &given;
     const int64_t first, n;
     double *memory;
@@ -23,10 +23,10 @@ struct WideBag {
     uotpool_call call;
     Job job;
 
-    WideBag(const Job &from, int64_t b, int64_t first_row, int64_t rows, double *block)
+    WideSet(const Job &from, int64_t b, int64_t first_row, int64_t rows, double *block)
         : given(*from.call), first(first_row), n(rows), memory(block), call(given),
           job(from) {
-        const int64_t D = given.D, values = from.rows * given.K;
+        const int64_t D = given.D, values = from.per_step * given.K;
         const bool plan = given.head == UOTPOOL_PLAN;
         call.dtype = UOTPOOL_FLOAT64;
         call.B = call.p0_shared = 1;
@@ -36,22 +36,22 @@ struct WideBag {
         call.log_q0 = input({(float *)given.log_q0, nullptr, 1, true, 0});
         call.log_p0 = input({(float *)given.log_p0, nullptr, D, false, given.p0_shared ? 0 : b * D});
         job.call = &call;
-        job.values = input({(float *)from.values, nullptr, values, false, 0});
+        job.coefficients = input({(float *)from.coefficients, nullptr, values, false, 0});
         job.scale = input({(float *)from.scale, nullptr, from.scale_length, false, 0});
         call.out = call.dX = call.dlog_q0 = nullptr;
-        call.dlog_p0 = job.dlog_p0 = nullptr; // of each bag it is in the job
+        call.dlog_p0 = job.dlog_p0 = nullptr; // of each set it is in the job
         if (from.backward) {
             call.dout = input({(float *)given.dout, nullptr, D, plan, b * D});
             call.dX = output({(float *)given.dX, nullptr, D, true, 0});
             call.dlog_q0 = output({(float *)given.dlog_q0, nullptr, 1, true, 0});
             job.dlog_p0 = output({(float *)from.dlog_p0, nullptr, D, false, b * D});
             job.dscale = from.dscale ? from.dscale + b * from.scale_length : nullptr;
-            job.dvalues = from.dvalues ? from.dvalues + b * values : nullptr;
+            job.dcoefficients = from.dcoefficients ? from.dcoefficients + b * values : nullptr;
         } else {
             call.out = output({(float *)given.out, nullptr, D, plan, b * D});
         }
     }
-    WideBag(const WideBag &) = delete; // `job` points into it
+    WideSet(const WideSet &) = delete; // `job` points into it
 
     double *input(Part part) { return part.narrow ? place(inputs[input_count++] = part) : nullptr; }
     double *output(Part part) { return part.narrow ? place(outputs[output_count++] = part) : nullptr; }
@@ -86,14 +86,14 @@ struct WideBag {
 } // namespace
 
 int solve_in_double(const Job &job, const Kernels &kernels, int64_t b, int64_t first, int64_t n, const Team &team) {
-    const WideBag counted(job, b, first, n, nullptr);
+    const WideSet counted(job, b, first, n, nullptr);
     const Memory numbers(size_t(counted.used) * sizeof(double));
-    const WideBag bag(job, b, first, n, (double *)numbers.get());
-    const Memory scratch(kernels.scratch(&bag.job, n));
+    const WideSet set(job, b, first, n, (double *)numbers.get());
+    const Memory scratch(kernels.scratch(&set.job, n));
     if (!numbers.get() || !scratch.get())
         return UOTPOOL_NO_MEMORY;
-    bag.load();
-    kernels.bag(&bag.job, 0, 0, n, scratch.get(), &team);
-    bag.store();
+    set.load();
+    kernels.solve(&set.job, 0, 0, n, scratch.get(), &team);
+    set.store();
     return UOTPOOL_OK;
 }

@@ -75,10 +75,12 @@ def test_a_broken_output_without_a_descriptor(monkeypatch, late):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_full_output_without_a_descriptor(monkeypatch, late):
+def test_a_full_output_without_a_descriptor(monkeypatch, capsys, late):
     monkeypatch.setattr(sys, "stdout", Failing(OSError(errno.ENOSPC, "No space left on device"), late=late))
-    with pytest.raises(SystemExit, match=r"cannot write the output: .*No space left"):
+    with pytest.raises(SystemExit) as ended:
         main(["info"])
+    assert ended.value.code == 2
+    assert "No space left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -122,12 +124,8 @@ def test_commands_that_need_a_missing_package_are_left_out(monkeypatch, capsys):
 
     with_commands_of("no_such_package.cli")
     assert lines(capsys, "info")
-    with pytest.raises(SystemExit) as ended:
-        main(["demo"])
-    assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert "no_such_package.cli is left out: it needs no_such_package" in said
-    assert "pip install uotpool-experiments" in said
+    main(["info"])
+    assert "no_such_package.cli is left out: it needs no_such_package" in capsys.readouterr().err
     with_commands_of("uotpool.no_such_module")
     with pytest.raises(ModuleNotFoundError, match=r"uotpool\.no_such_module"):
         main(["info"])
@@ -140,10 +138,10 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"uotpool {uotpool.__version__}\n"
 
 
-def test_a_closed_output_is_named(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(SystemExit, match="expected an open standard output"):
-        main(["info"])
+def test_no_command_prints_help(capsys):
+    head, *rest = lines(capsys)
+    assert head.startswith("usage: uotpool")
+    assert any("poolings" in line for line in rest)
 
 
 @pytest.mark.process

@@ -33,7 +33,7 @@ from experiments.tests import fuzz, kills
 from experiments.tests.datasets import helpers as files
 from experiments.tests.helpers import FACTS, command, mil_spec
 from experiments.tests.text_table import text_table
-from uotpool.cli import OF_EXPERIMENTS, main, make_parser
+from uotpool.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -454,23 +454,6 @@ def test_a_full_disk_is_an_error_in_words():
     assert done.returncode != 0
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_bare_install_says_where_the_commands_are(monkeypatch, capsys):
-    monkeypatch.setattr("uotpool.cli.COMMANDS", "a group that no package has")
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "`pip install uotpool-experiments` adds commands that train and compare poolings: demo, run" in text
-    with pytest.raises(SystemExit) as exit:
-        main(["run", "mil", "--dataset", "digits"])
-    assert exit.value.code == 1
-    assert "uotpool run: comes with another package" in capsys.readouterr().err
-
-
-def test_a_bare_install_knows_all_commands(monkeypatch):
-    group = next(a for a in make_parser()._actions if a.dest == "command")
-    assert set(group.choices) == {"info", "poolings", *OF_EXPERIMENTS}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""Coefficients of the problem: numbers that are fixed, or `Learned` ones; how a parameter becomes one."""
+"""Coefficients of the problem, fixed or `Learned`, and the transforms from parameters to them."""
 
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -14,38 +13,33 @@ from torch.nn import functional
 
 from uotpool import checks
 
-# `transformed` and `chain_rule` have twins in csrc/learned.cpp, these numbers in csrc/uotpool.h.
-FLOOR = 1e-6  # "softplus" stays above: alpha0 and rho are divided by, and softplus reaches 0
+# csrc/coefficients.cpp has the same transforms and chain rule, csrc/uotpool.h the same numbers.
+FLOOR = 1e-6  # added to "softplus", which underflows to 0: alpha0 and rho are divisors
 # Adam moves a parameter by about its learning rate per step. Scales, and coefficients that are learned through
-# their logarithm, travel over orders of magnitude within a few hundred steps, so they are RATE times as fast.
+# their logarithm, have to change by orders of magnitude within a few hundred steps, so we multiply by RATE.
 RATE = 10.0
-LIMIT = 1e6  # "exp" stays between 1 / LIMIT and LIMIT, so that no step of an optimiser makes it infinite
+LIMIT = 1e6  # "exp" is clamped to [1 / LIMIT, LIMIT], so that no step of an optimiser makes it infinite
 _LOG_LIMIT = math.log(LIMIT)
 
 Transform = Literal["exp", "softplus", "linear"]
-START = {
-    "alpha0": 1.0,
-    "alpha1": 20.0,
-    "alpha2": 5.0,
-    "rho": 5.0,
-    "scale": 1.0,
-}  # where "exp" and "linear" start
+# Where "exp" and "linear" start.
+START = {"alpha0": 1.0, "alpha1": 20.0, "alpha2": 5.0, "rho": 5.0, "scale": 1.0}
 PREFIX = {"exp": "log_", "softplus": "raw_", "linear": "raw_"}  # of the name of a parameter
 POSITIVE = ("alpha0", "rho")
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A coefficient that a layer learns: a value, to be passed in the place of a number.
+    """A coefficient that a layer learns, to be passed in place of a number.
 
     Args:
-        init: where it starts, a number, or K with `per_step`; for `scale` one for each feature. None: where
-            this coefficient usually does (alpha0 and scale at 1, alpha1 at 20, alpha2 and rho at 5), and with
-            "softplus" at softplus(0.1 randn) from torch's generator, as in the code of the paper's authors.
-        transform: what the parameter is to the coefficient: "exp", exp(10 raw) between 1e-6 and 1e6, which Adam
-            moves ten times as fast as other parameters; "softplus", softplus(raw) + 1e-6; "linear", 10 raw, for
-            `scale` alone and its only one. None: "exp", and "linear" for `scale`.
-        per_step: whether each of the K steps has one of its own.
+        init: initial value, a number, or K numbers with `per_step`, or one for each feature for `scale`. None:
+            1 for alpha0 and scale, 20 for alpha1, 5 for alpha2 and rho; with "softplus" softplus(0.1 randn)
+            from torch's generator, as in the code of the paper's authors.
+        transform: from the parameter `raw` to the coefficient: "exp" is exp(10 raw), clamped to [1e-6, 1e6],
+            "softplus" is softplus(raw) + 1e-6, and "linear" is 10 raw. None: "linear" for `scale`, which takes
+            no other, else "exp". (With the factor 10 Adam changes the coefficient ten times as fast.)
+        per_step: whether each of the K steps has a separate value.
 
     Example:
         >>> uotpool.UOTPooling(64, alpha0=Learned(0.1), alpha2=Learned(per_step=True)).coefficients()["alpha2"]
@@ -71,20 +65,20 @@ class Learned:
         return f"Learned({', '.join(parts)})"
 
     def for_coefficient(self, name: str, length: int, *, one_value: bool = False) -> Learned:
-        """Return the same with its transform and start filled in, for a coefficient of `length` values.
+        """Return this with its transform and initial value filled in, for the coefficient `name`.
 
         Args:
             name: of the coefficient.
             length: K, or the number of features for `scale`.
-            one_value: whether the solver has no steps, so that there can be one value only.
+            one_value: whether the solver takes only one value, as it has no steps.
         """
         is_scale = name == "scale"
         transform = self.transform or ("linear" if is_scale else "exp")
         if is_scale != (transform == "linear"):
             checks.fail(name, '"linear" for scale, "exp" or "softplus" for others, as transform', transform)
         if self.per_step and (is_scale or one_value):
-            way_out = "scale has one for each feature" if is_scale else "this solver has no steps"
-            checks.fail(name, f"Learned without per_step ({way_out})", self)
+            reason = "scale has one for each feature" if is_scale else "this solver has no steps"
+            checks.fail(name, f"Learned without per_step ({reason})", self)
         init = START[name] if self.init is None and transform != "softplus" else self.init
         many = is_scale or self.per_step
         if isinstance(init, tuple) and len(init) != (length if many else 1):
@@ -95,7 +89,7 @@ class Learned:
         return Learned(init, transform, self.per_step)
 
     def start(self, shape: torch.Size) -> Tensor:
-        """Return the first value of the parameter, float64 on the CPU; with `init` None a random one."""
+        """Return the initial value of the parameter, on the CPU; a random one where `init` is None."""
         if self.init is None:
             return torch.empty(shape).normal_(0.0, 0.1)
         init = torch.tensor(self.init, dtype=torch.float64, device="cpu").expand(shape)
@@ -107,29 +101,25 @@ class Learned:
         return above + torch.log(-torch.expm1(-above))  # the inverse of softplus, for large values too
 
     def config(self) -> dict[str, Any]:
-        """Return it as plain data, fit for JSON."""
-        config = asdict(self)
-        return config | {"init": list(self.init) if isinstance(self.init, tuple) else self.init}
+        """Return the options as plain data for JSON."""
+        return asdict(self) | {"init": list(self.init) if isinstance(self.init, tuple) else self.init}
 
 
 Coefficient = float | Sequence[float] | Learned  # what a user passes to a layer
-
-
-# Of a checked coefficient: fixed for all steps, for each (for scale, each feature), or the tensor that it is
-# made of.
+# A checked coefficient: one number, one for each step (for scale, each feature), or the tensor it is made from.
 Value = float | tuple[float, ...] | Tensor
 NAMES = ("alpha0", "alpha1", "alpha2", "rho", "scale")
 
 
 class Coefficients(NamedTuple):
-    """The coefficients of a problem, checked. None for a rho where there is none, and for a scale of 1."""
+    """Checked coefficients of a problem. rho is None for solvers without one, scale None for 1."""
 
     alpha0: Value
     alpha1: Value
     alpha2: Value
     rho: Value | None = None
     scale: Value | None = None
-    # What a tensor is to its coefficient: "identity", "exp", "softplus" or "linear". Numbers do not need it.
+    # From a tensor to its coefficient: "identity", "exp", "softplus" or "linear". Not used for numbers.
     transforms: tuple[str, ...] = ("identity",) * len(NAMES)
 
     def values(self, name: str, like: Tensor) -> Tensor:
@@ -138,31 +128,24 @@ class Coefficients(NamedTuple):
         return values(self[slot], self.transforms[slot], like).to(like)  # type: ignore[arg-type]
 
 
-def number(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float:
-    """Return one fixed number of a coefficient; refuse what it cannot be, also after rounding to dtype."""
-    if name == "scale":
-        return checks.signed_number(name, value, "a finite number", dtype)
-    return checks.number(name, value, positive=name in POSITIVE, dtype=dtype)
-
-
 def fixed(name: str, value: Any, dtype: torch.dtype = torch.float64) -> float | tuple[float, ...]:
-    """Return a number or several as floats."""
-    if isinstance(value, (list, tuple)):
-        if not value:
-            checks.fail(
-                name, "a number, or one for each step" if name != "scale" else "a number or several", value
-            )
-        return tuple(number(name, one, dtype) for one in value)
-    return number(name, value, dtype)
+    """Return fixed numbers as floats; refuse those that the coefficient cannot have in this dtype."""
+    if isinstance(value, (list, tuple)) and value:
+        return tuple(fixed_number(name, item, dtype) for item in value)
+    return fixed_number(name, value, dtype)
+
+
+def fixed_number(name: str, value: Any, dtype: torch.dtype) -> float:
+    return checks.number(name, value, positive=name in POSITIVE, signed=name == "scale", dtype=dtype)
 
 
 def from_config(value: Any) -> Any:
-    """Return the coefficient that a config describes: a `Learned` for a dict, numbers as they are."""
+    """Return the coefficient that a config describes: a `Learned` for a dict, else the numbers."""
     return Learned(**value) if isinstance(value, dict) else value
 
 
 def transformed(raw: Tensor, transform: str) -> Tensor:
-    """Return the coefficient that a parameter makes, in at least float32."""
+    """Return the coefficient of a parameter, in at least float32."""
     if raw.dtype.itemsize < 4:
         raw = raw.float()
     if transform == "softplus":
@@ -173,7 +156,7 @@ def transformed(raw: Tensor, transform: str) -> Tensor:
 
 
 def chain_rule(gradient: Tensor, raw: Tensor, transform: str) -> Tensor:
-    """Return the derivative by a parameter from that by its coefficient: the chain rule of `transformed`."""
+    """Chain rule of `transformed`: return the derivative by a parameter from that by its coefficient."""
     if transform == "softplus":
         return torch.ops.aten.softplus_backward(gradient, raw, 1.0, 20.0)  # torch's own constants
     if transform == "exp":
@@ -182,13 +165,15 @@ def chain_rule(gradient: Tensor, raw: Tensor, transform: str) -> Tensor:
 
 
 def values(value: Value, transform: str, like: Tensor) -> Tensor:
-    """Return the values of a coefficient, (1,) or more; those of numbers as `like`."""
+    """Return the values of a coefficient, (1,) or more; numbers in the dtype and on the device of `like`."""
     if isinstance(value, Tensor):
         return transformed(value, transform)
     numbers = value if isinstance(value, tuple) else (value,)
     if len(numbers) == 1 or checks.readable(like):
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)
-    return torch.stack([like.new_full((), x) for x in numbers])  # a copy from the CPU would wait for a GPU
+    return torch.stack(
+        [like.new_full((), x) for x in numbers]
+    )  # copying them from the CPU would wait for the GPU
 
 
 def length(value: Value) -> int:
@@ -209,22 +194,15 @@ def check_length(name: str, value: Value, K: int, *, one_value: bool) -> None:
 
 def _plain_numbers(name: str, value: Any) -> float | tuple[float, ...]:
     """Return numbers, of NumPy or a tensor too, as plain floats."""
-    if isinstance(value, Tensor) or hasattr(value, "tolist"):
+    if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return tuple(_plain_number(name, one) for one in value)
-    return _plain_number(name, value)
-
-
-def _plain_number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        checks.fail(name, "a finite number, several, or None", value, TypeError)
-    return float(value)
+        return tuple(checks.number(name, item, signed=True) for item in value)
+    return checks.number(name, value, signed=True)
 
 
 def _check_start(name: str, transform: str, value: float) -> None:
-    low, high = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}[
-        transform
-    ]
+    ranges = {"exp": (1 / LIMIT, LIMIT), "softplus": (FLOOR, math.inf), "linear": (-math.inf, math.inf)}
+    low, high = ranges[transform]
     if not low <= value <= high:
         checks.fail(name, f"an init from {low:g} to {high:g} for transform={transform!r}", value)

@@ -1,4 +1,4 @@
-"""Turn what a user passes into rows, sets and log priors, and validate it: the one validation of a call."""
+"""Validate what a user passes, once for each call, and turn it into rows, sets and log priors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def as_sets(
     """Return X in at least float32 with zeros in absent rows, and its sets.
 
     Args:
-        X, index, ptr, dim_size, mask: what a user passed.
         dim: the number of features that X must have; None: any.
-        raw: whether X keeps its dtype, and its absent rows what they hold.
+        raw: whether X keeps its dtype and the values of its absent rows.
         name: of X, in messages.
     """
     if isinstance(X, Tensor) and X.is_nested:
@@ -45,8 +44,8 @@ def as_sets(
     present = None if mask is None else _present(mask, X)
     if X.dim() == 3:
         if index is not None or ptr is not None:
-            argument, came = ("ptr", ptr) if index is None else ("index", index)
-            checks.fail(argument, f"None with a dense {name} of shape (B, N, D); use mask for padding", came)
+            argument, value = ("ptr", ptr) if index is None else ("index", index)
+            checks.fail(argument, f"None with a dense {name} of shape (B, N, D); use mask for padding", value)
         if dim_size is not None and dim_size != X.shape[0]:
             checks.fail("dim_size", f"the number of sets of {name}, {X.shape[0]}", dim_size)
         sets = DenseSets(X.shape[0], present)
@@ -74,7 +73,7 @@ _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def _refuse(name: str, X: Tensor) -> None:
-    """Say what is wrong with an X that is none."""
+    """Raise the error of an X that is not valid."""
     layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
     checks.floating(name, X, layouts)
     if X.layout != torch.strided or X.dtype not in _DTYPES:
@@ -93,18 +92,18 @@ def _refuse_dim(name: str, X: Tensor, dim: int) -> None:
 def _jagged(
     name: str, X: Tensor, index: Tensor | None, ptr: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows of a jagged nested tensor and their offsets, which say what `ptr` says."""
+    """Return the rows of a jagged nested tensor, and their offsets in the place of `ptr`."""
     if X.layout != torch.jagged:
-        way_out = "torch.nested.as_nested_tensor(list(X.unbind()), layout=torch.jagged) makes one"
-        checks.fail(name, f"a nested tensor in the layout torch.jagged ({way_out})", X, TypeError)
+        hint = "torch.nested.as_nested_tensor(list(X.unbind()), layout=torch.jagged) makes one"
+        checks.fail(name, f"a nested tensor in the layout torch.jagged ({hint})", X, TypeError)
     nested: Any = X
     if X.dim() != 3 or nested._ragged_idx != 1:
         checks.fail(name, "a nested tensor of shape (B, samples, D) that is ragged in its samples", X)
     if nested.lengths() is not None:
         checks.fail(name, "a nested tensor without holes (X.contiguous() closes them)", X)
-    for argument, given in (("index", index), ("ptr", ptr), ("mask", mask)):
-        if given is not None:
-            checks.fail(argument, f"None with a nested {name}, which says itself what its sets are", given)
+    for argument, value in (("index", index), ("ptr", ptr), ("mask", mask)):
+        if value is not None:
+            checks.fail(argument, f"None with a nested {name}, which has the offsets of its sets", value)
     return nested.values(), nested.offsets()
 
 
@@ -116,8 +115,14 @@ def in_layout_of(X: Tensor, rows: Tensor) -> Tensor:
 
 
 def _check_layout(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:
-    for argument, given in (("index", index), ("ptr", ptr), ("dim_size", dim_size)):
-        _no_mask(argument, given)
+    # Other libraries take a mask as the second argument, where we, like PyG, have `index`.
+    for name, value, accepted in (
+        ("index", index, "the set of each row, 1-d integers (M,)"),
+        ("ptr", ptr, "the offsets of the sets, 1-d integers (B + 1,)"),
+        ("dim_size", dim_size, "the number of sets"),
+    ):
+        if isinstance(value, Tensor) and (value.dtype == torch.bool or value.dim() == 2):
+            checks.fail(name, f"{accepted}; a mask is passed by its name, mask=...", value)
     if index is not None and ptr is not None:
         raise ValueError("index, ptr: expected one of the two, got both")
     if dim_size is not None:
@@ -127,19 +132,8 @@ def _check_layout(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size:
 
 
 def _max_sets(X: Tensor) -> int:
-    """Return how many sets there can be at most: more would be a mistake, and take all of the memory."""
+    """Return a bound on the number of sets: a larger one is a mistake, and would take all of the memory."""
     return max(10**7, 1000 * X.shape[0])
-
-
-def _no_mask(argument: str, given: object) -> None:
-    """Refuse a mask in another place: other libraries take it second, where we, like PyG, have `index`."""
-    if isinstance(given, Tensor) and (given.dtype == torch.bool or given.dim() == 2):
-        accepted = {
-            "index": "the set of each row, 1-d integers (M,)",
-            "ptr": "the offsets of the sets, 1-d integers (B + 1,)",
-            "dim_size": "the number of sets",
-        }
-        checks.fail(argument, f"{accepted[argument]}; a mask is passed by its name, mask=...", given)
 
 
 def _ptr(X: Tensor, ptr: Tensor, dim_size: int | None) -> Tensor:
@@ -160,16 +154,14 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     checks.same_device("index", index, X)
     if index.shape[0] != X.shape[0]:
         checks.fail("index", f"one entry for each of the {X.shape[0]} rows of {name}", index)
-    given = dim_size is not None
+    is_chosen = dim_size is not None
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
         # IDs passed as indices would allocate max(ID) sets.
         if checks.readable(index) and dim_size > _max_sets(X):
-            way_out = (
-                "torch.unique(index, return_inverse=True) numbers names; dim_size=... allows for empty sets"
-            )
-            checks.fail("index", f"numbers of sets, from 0 on ({way_out})", dim_size - 1)
-    checks.index_values(index, dim_size, given)
+            hint = "torch.unique(index, return_inverse=True) numbers IDs; dim_size=... allows for empty sets"
+            checks.fail("index", f"numbers of sets, from 0 on ({hint})", dim_size - 1)
+    checks.index_values(index, dim_size, is_chosen)
     return index.long(), dim_size
 
 
@@ -196,17 +188,12 @@ def log_priors(
 
     A uniform prior is None.
     """
-    D = X.shape[-1]
     log_p0 = None
     if p0 is not None:
-        accepted = f"a floating tensor of shape ({D},) or ({sets.num_sets}, {D})"
-        checks.strided("p0", p0, accepted)
-        checks.floating("p0", p0, accepted)
-        checks.same_device("p0", p0, X)
-        if p0.shape not in ((D,), (sets.num_sets, D)):
-            checks.fail("p0", accepted, p0)
+        D = X.shape[-1]
+        checks.floating_of_shape("p0", p0, X, (D,), (sets.num_sets, D))
         if checks.values_checked(p0):
-            checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
+            checks.distribution("p0", p0, p0.to(X.dtype).sum(-1), p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
         # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative prior becomes NaN.
@@ -215,17 +202,11 @@ def log_priors(
 
     if q0 is None:
         return log_p0, None, sets
-    accepted = f"a floating tensor of shape {tuple(X.shape[:-1])}"
-    checks.strided("q0", q0, accepted)
-    checks.floating("q0", q0, accepted)
-    checks.same_device("q0", q0, X)
-    if q0.shape != X.shape[:-1]:
-        checks.fail("q0", accepted, q0)
+    checks.floating_of_shape("q0", q0, X, X.shape[:-1])
     dtype, q0 = q0.dtype, sets.per_sample(q0.to(X.dtype))
     if checks.values_checked(q0):
-        q0_there = sets.fill_absent(q0, 0.0)
-        total = sets.sum_n(q0_there)
-        checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
+        present_q0 = sets.fill_absent(q0, 0.0)
+        checks.distribution("q0", present_q0, sets.sum_n(present_q0)[sets.count(X) > 0], dtype)
     sets = sets.restrict(~(q0 <= 0))  # a sample whose prior is NaN stays, and makes its set NaN
     return log_p0, _log(sets.fill_absent(q0, 1.0)), sets
 

@@ -1,4 +1,4 @@
-"""The transport problem of each set of a batch, and what can be asked of it."""
+"""The transport problem of each set of a batch, with its solutions, certificates and statistics."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from uotpool.coefficients import NAMES, Coefficients, Value
 from uotpool.inputs import as_sets, in_layout_of, log_priors
 from uotpool.sets import Sets
 from uotpool.solvers import REGULARIZERS, Solver, as_solver, certificate
-from uotpool.solvers.base import SolverInput, Weights
+from uotpool.solvers.base import SolverInput, StepCoefficients
 
 Number = float | Sequence[float] | Tensor
 DEFAULT_SOLVER = as_solver("sinkhorn")  # torch.compile of torch 2.4 could not make one in a call
 
 
 class PlanStats(NamedTuple):
-    """What a plan does, one value per set in float64, 0 for an empty set; `Problem.stats` makes it.
+    """Statistics of a plan from `Problem.stats`, one value per set in float64, 0 for an empty set.
 
     Attributes:
         mass: sum of P.
         feature_deviation: L1 distance of P's feature marginal (normalised to mass 1) from p0.
         sample_deviation: L1 distance of P's sample marginal (normalised to mass 1) from q0.
         divergence: mean over the features of KL(p(n|d) | uniform), in nats. 0 is mean pooling, log N is max
-            pooling (one sample per feature). Features that are constant in a set count too, though their
-            weights change nothing.
+            pooling (one sample per feature). Features that are constant in a set
+            count too, though all plans pool them to the same value.
     """
 
     mass: Tensor
@@ -46,13 +46,13 @@ class Problem:
         & + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
     with t the scale and R the regularizer of the solver: entropic, sum P (log P - 1), or quadratic, sum P^2.
-    All is checked here, but for what depends on the solver.
+    Arguments are checked here, and again by `pool` and `plan` where they depend on the solver.
 
     Args:
         X: samples as rows, floating: (B, N, D), or (M, D) with `index` or `ptr`; (N, D) alone is one set.
-        alpha0: weight of R, > 0: a number, one for each step of the solver, or a tensor of these.
-        alpha1: weight of the KL of the feature marginal, >= 0 (0: that marginal is free).
-        alpha2: weight of the KL of the sample marginal, >= 0.
+        alpha0: coefficient of R, > 0: a number, one for each step of the solver, or a tensor of these.
+        alpha1: coefficient of the KL of the feature marginal, >= 0 (0: that marginal is free).
+        alpha2: coefficient of the KL of the sample marginal, >= 0.
         rho: step size of Bregman ADMM, > 0, which needs one. alpha0 + alpha1 alpha2 / (alpha1 + alpha2) is a
             start for the entropic one.
         p0: prior over features, positive, (D,) or (B, D). Default: uniform.
@@ -95,24 +95,21 @@ class Problem:
     ) -> None:
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
         log_p0, log_q0, present = log_priors(rows, sets, p0, q0)
-        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
-        checked = {
-            name: _value(name, value, rows)
-            for name, value in given.items()
-            if value is not None or name not in ("rho", "scale")
-        }
-        call = Call(rows, present, log_p0, log_q0, _coefficients(checked), DEFAULT_SOLVER)
-        self._fill(X, call, (sets, p0, q0))  # priors as they came: certificates are made in float64
+        checked = [
+            None if value is None and name in ("rho", "scale") else _value(name, value, rows)
+            for name, value in zip(NAMES, (alpha0, alpha1, alpha2, rho, scale), strict=True)
+        ]
+        call = Call(rows, present, log_p0, log_q0, Coefficients(*checked), DEFAULT_SOLVER)  # type: ignore[arg-type]
+        # The priors before their conversion to the dtype of X: certificates are computed in float64.
+        self._priors: tuple[Sets, Tensor | None, Tensor | None] | None = (sets, p0, q0)
+        self.X, self._call = X, call
 
     @classmethod
     def _of_call(cls, X: Tensor, call: Call) -> Problem:
         """Return the problem of a layer's call."""
         problem = cls.__new__(cls)
-        problem._fill(X, call.prepared(), None)
+        problem.X, problem._call, problem._priors = X, call.prepared(), None
         return problem
-
-    def _fill(self, X: Tensor, call: Call, priors: tuple[Sets, Tensor | None, Tensor | None] | None) -> None:
-        self.X, self._call, self._priors = X, call, priors
 
     @property
     def sets(self) -> Sets:
@@ -151,7 +148,7 @@ class Problem:
         return in_layout_of(self.X, backends.choose(call.X, call.solver, impl).solve(call, plan=True))
 
     def gap(self, P: Tensor, regularizer: str = "entropic") -> Tensor:
-        r"""Certify how far the objective of a plan, from any solver, is from the optimum.
+        r"""Return an upper bound on how far the objective of a plan is from the optimum (duality gap).
 
         With :math:`Y = t X - \alpha_1 \log(\sum_n P / p_0) - \alpha_2 \log(\sum_d P / q_0)`,
 
@@ -162,8 +159,7 @@ class Problem:
             & Q = \text{proj}_\Delta(Y / 2\alpha_0)
 
         Both are >= 0, and 0 exactly at the optimum. A marginal of zero under a positive prior gives infinity.
-        That includes a float32 plan whose rows underflow, though its logarithm may be optimal: certify in
-        float64.
+        That includes a float32 plan whose rows underflow, so use a plan of X in float64 there.
 
         Args:
             P: plan in the layout of X, >= 0. It is first normalised to mass 1.
@@ -198,22 +194,22 @@ class Problem:
         mass = sets.sum_n(q)
         tiny = torch.finfo(rows.dtype).tiny
         count = sets.count(rows)
-        there = (count > 0).to(rows.dtype)
-        unit = mass.clamp_min(tiny)
-        off_p = (p / unit - log_p0.softmax(-1)).abs().sum(-1, keepdim=True) * there
-        off_q = sets.sum_n((q / sets.to_rows(unit) - sets.softmax_n(log_q0)).abs())
+        nonempty = (count > 0).to(rows.dtype)
+        total = mass.clamp_min(tiny)
+        deviation_p = (p / total - log_p0.softmax(-1)).abs().sum(-1, keepdim=True) * nonempty
+        deviation_q = sets.sum_n((q / sets.to_rows(total) - sets.softmax_n(log_q0)).abs())
         conditional = rows / sets.to_rows(p.clamp_min(tiny))
         entropy = -sets.sum_n(torch.special.xlogy(conditional, conditional))
-        divergence = (count.clamp_min(1.0).log() - entropy).mean(-1, keepdim=True) * there
-        return PlanStats(*(s.reshape(sets.num_sets) for s in (mass, off_p, off_q, divergence)))
+        divergence = (count.clamp_min(1.0).log() - entropy).mean(-1, keepdim=True) * nonempty
+        return PlanStats(*(s.reshape(sets.num_sets) for s in (mass, deviation_p, deviation_q, divergence)))
 
     def _for(self, solver: Solver | str) -> Call:
-        """Return the call of a solver, once the coefficients are those that it takes."""
-        solver, found = as_solver(solver), self._call.coefficients
-        if solver.uses_rho != (found.rho is not None):
+        """Return the call for a solver; refuse coefficients that it does not take."""
+        solver, values = as_solver(solver), self._call.coefficients
+        if solver.uses_rho != (values.rho is not None):
             accepted = "a step size > 0, as Bregman ADMM needs one" if solver.uses_rho else f"None for {solver}"
             raise ValueError(f"rho: expected {accepted}, got {'None' if solver.uses_rho else 'one'}")
-        for name, value in zip(NAMES[:4], found[:4], strict=True):
+        for name, value in zip(NAMES[:4], values[:4], strict=True):
             if value is not None:
                 coefficients.check_length(name, value, solver.K, one_value=solver.converges)
         return self._call._replace(solver=solver)
@@ -227,18 +223,16 @@ class Problem:
         return log_priors(self._call.X.double(), sets, p0, q0)[:2]
 
     def _with_plan(self, P: Tensor, regularizer: str) -> tuple[SolverInput, Tensor]:
-        """Return the problem and a plan of it, both in float64."""
+        """Return the problem and the rows of a plan, in float64."""
         checks.one_of("regularizer", regularizer, REGULARIZERS)
         rows = self._checked_plan(P)
         call = self._call._replace(X=self._call.X.double())
-        found = call.coefficients
-        for name, value in zip(NAMES[:3], found[:3], strict=True):
+        for name, value in zip(NAMES[:3], call.coefficients[:3], strict=True):
             coefficients.check_length(name, value, 1, one_value=True)
-        alphas = (found.values(name, call.X) for name in NAMES[:3])
+        alphas = StepCoefficients(*(call.coefficients.values(name, call.X) for name in NAMES[:3]))
         X = call.scaled_X()
-        return SolverInput(
-            X, call.sets, *call.sets.log_priors(X, *self._double_priors()), Weights(*alphas)
-        ), rows
+        log_p0, log_q0 = call.sets.log_priors(X, *self._double_priors())
+        return SolverInput(X, call.sets, log_p0, log_q0, alphas), rows
 
     def _checked_plan(self, P: Tensor) -> Tensor:
         """Return the rows of a plan in float64."""
@@ -282,27 +276,22 @@ def uot_pool(
     return posed.pool(solver, reduce=reduce, impl=impl)
 
 
-def _coefficients(checked: dict[str, Value]) -> Coefficients:
-    return Coefficients(*(checked.get(name) for name in NAMES))  # type: ignore[arg-type] # of rho and scale
-
-
 def _value(name: str, value: Any, rows: Tensor) -> Value:
-    """Return a checked coefficient: numbers as floats, a tensor as it is."""
+    """Return a checked coefficient: numbers as floats, a tensor with the dtype and device of the rows."""
+    is_scale, positive, D = name == "scale", name in coefficients.POSITIVE, rows.shape[-1]
+    count = f"{D}, one for each feature" if is_scale else "one for each step"
     if not isinstance(value, Tensor):
-        result = coefficients.fixed(name, value, rows.dtype)
-        if name == "scale" and isinstance(result, tuple) and len(result) not in (1, rows.shape[-1]):
-            checks.fail(name, f"a number, or {rows.shape[-1]}, one for each feature", value)
-        return result
-    bound = "of any sign" if name == "scale" else "> 0" if name in coefficients.POSITIVE else ">= 0"
-    many = f"{rows.shape[-1]}, one for each feature" if name == "scale" else "one for each step"
-    accepted = f"a number {bound}, or a 1-d floating tensor of one or {many}"
+        checked = coefficients.fixed(name, value, rows.dtype)
+        if is_scale and coefficients.length(checked) not in (1, D):
+            checks.fail(name, f"a number, or {count}", value)
+        return checked
+    bound = "of any sign" if is_scale else "> 0" if positive else ">= 0"
+    accepted = f"a number {bound}, or a 1-d floating tensor of one or {count}"
     checks.floating(name, value, accepted)
-    wrong = name == "scale" and value.numel() not in (1, rows.shape[-1])
-    if value.dim() > 1 or value.numel() == 0 or wrong or (value.is_meta and not rows.is_meta):
+    has_values = not value.is_meta or rows.is_meta
+    if value.dim() > 1 or not has_values or (value.numel() not in (1, D) if is_scale else value.numel() == 0):
         checks.fail(name, accepted, value)
-    if name == "scale":
+    if is_scale:
         checks.same_device(name, value, rows)
-        checks.scale_values(name, value, rows.dtype)
-    else:
-        checks.weight_values(name, value, positive=name in coefficients.POSITIVE, dtype=rows.dtype)
+    checks.coefficient_values(name, value, rows.dtype, positive=positive, signed=is_scale)
     return value.to(device=rows.device, dtype=rows.dtype).reshape(-1)

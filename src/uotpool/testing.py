@@ -12,18 +12,17 @@ from torch import Tensor, nn
 
 from uotpool import checks
 
-# How far two results that should be the same may be apart, of the largest entry: the rounding of sums in
-# float64, and what half precision is good for.
+# Tolerances relative to the largest entry: of sums in float64, and of half precision.
 ROUNDING, HALF = 1e-9, 3e-2
 
 
 class Promise(NamedTuple):
-    """What was found of one promise.
+    """The result of the check of one promise.
 
     Attributes:
         name: of the promise.
-        held: whether it held on all examples; None for what is reported and not required, or was left out.
-        detail: the smallest example on which it failed and what came, or what was found.
+        held: whether it held on all examples; None where it is not required, or was skipped.
+        detail: the smallest example on which it failed and the error, or what was measured.
     """
 
     name: str
@@ -46,22 +45,28 @@ _SIZES = ((1,), (2,), (3,), (1, 2), (3, 1, 4), (5, 2, 7, 1))
 def check_pooling(
     pool: nn.Module, dim: int, *, skip: Collection[str] = (), raise_exception: bool = True
 ) -> list[Promise]:
-    """Check the promises of a pooling, and return what was found of each.
+    """Check the promises of a pooling, and return the result for each.
 
-    It is checked in eval mode, in float64 on the device of its parameters; its state and mode are as before
-    afterwards. Required: "permutation" (the order of samples does not matter), "ragged" (`ptr`, `index` in any
-    order and a mask agree with single sets), "padding" (what absent rows hold is never read, nor gets a
-    gradient), "apart" (sets do not see each other), "empty set" (pools to zeros), "one sample", "gradients"
-    (finite, and those of finite differences), "half precision" (float16 and bfloat16 in and out, near the same
-    in float32). Reported alone: "change of unit" (is pool(c X) = c pool(X)?) and "added constant" (is pool(X +
-    c) = pool(X) + c?).
+    The pooling is checked in eval mode, in float64, on the device of its parameters; afterwards it has its
+    state and mode again. Required are
+
+    - "permutation": the order of the samples does not matter.
+    - "ragged": `ptr`, `index` in any order and a mask agree with single sets.
+    - "padding": absent rows are never read and get no gradient.
+    - "apart": a set does not depend on the others of its batch.
+    - "empty set": pools to zeros; "one sample": is finite.
+    - "gradients": are finite and those of finite differences.
+    - "half precision": float16 and bfloat16 in and out, near the same in float32.
+
+    "change of unit" (is pool(c X) = c pool(X)?) and "added constant" (is pool(X + c) = pool(X) + c?) are only
+    reported.
 
     Args:
         pool: called as pool(X, index, ptr=..., dim_size=..., mask=...) with X (B, N, dim) or (M, dim), as a
             `uotpool.zoo.Pooling` is. An adapter of a few lines brings others to this form.
         dim: number of features of a sample.
         skip: names of promises to leave out.
-        raise_exception: whether a broken promise raises `Failure`, after all were checked.
+        raise_exception: whether broken promises raise `Failure`, once all are checked.
 
     Example:
         >>> all(promise.held is not False for promise in check_pooling(uotpool.UOTPooling(3), 3))
@@ -73,34 +78,32 @@ def check_pooling(
     unknown = set(skip) - {*_REQUIRED, *_REPORTED}
     if unknown:
         checks.fail("skip", f"names among {', '.join([*_REQUIRED, *_REPORTED])}", sorted(unknown))
-    found = []
-    with _as_it_was(pool):
+    results = []
+    with _in_eval_and_float64(pool):
         for name, check in _REQUIRED.items():
             if name in skip:
-                found.append(Promise(name, None, "left out"))
+                results.append(Promise(name, None, "skipped"))
                 continue
             try:
                 check(pool, dim)
-                found.append(Promise(name, True))
+                results.append(Promise(name, True))
             except _Broken as broken:
-                found.append(Promise(name, False, str(broken)))
-            except (
-                Exception
-            ) as error:  # a pooling of any author may raise anything, and that breaks the promise
-                found.append(Promise(name, False, f"{type(error).__name__}: {error}"))
-        found += [
+                results.append(Promise(name, False, str(broken)))
+            except Exception as error:  # whatever a pooling raises, it breaks the promise
+                results.append(Promise(name, False, f"{type(error).__name__}: {error}"))
+        results += [
             Promise(name, None, report(pool, dim)) for name, report in _REPORTED.items() if name not in skip
         ]
-    failed = [promise for promise in found if promise.held is False]
+    failed = [promise for promise in results if promise.held is False]
     if failed and raise_exception:
         lines = [f"  {promise.name}: {promise.detail}" for promise in failed]
         raise Failure("\n".join([f"{type(pool).__name__} breaks {len(failed)} promises of a pooling:", *lines]))
-    return found
+    return results
 
 
 @contextmanager
-def _as_it_was(pool: nn.Module) -> Iterator[None]:
-    """Put the pooling in eval mode and float64, and its state, mode and dtype back afterwards."""
+def _in_eval_and_float64(pool: nn.Module) -> Iterator[None]:
+    """Put the pooling in eval mode and float64, and restore its state, mode and dtype afterwards."""
     modes = [(module, module.training) for module in pool.modules()]
     tensors = [*pool.parameters(), *pool.buffers()]
     data = [tensor.data for tensor in tensors]
@@ -149,10 +152,8 @@ def _alone(pool: nn.Module, one: Tensor) -> Tensor:
 
 
 def _named(X: Tensor, sets: dict[str, Any]) -> str:
-    given = ", ".join(
-        f"{name}={value.tolist() if isinstance(value, Tensor) else value}" for name, value in sets.items()
-    )
-    return f"X {tuple(X.shape)}{', ' if given else ''}{given}"
+    values = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in sets.items()}
+    return ", ".join([f"X {tuple(X.shape)}", *(f"{name}={value}" for name, value in values.items())])
 
 
 def _same(a: Tensor, b: Tensor, where: str, tolerance: float = ROUNDING) -> None:
@@ -276,16 +277,16 @@ def _unit(pool: nn.Module, dim: int) -> str:
     X = _rows(pool, 5, dim).unsqueeze(0)
     with torch.no_grad():
         y = pool(X)
-        changes = [f"{c:g}: {_relative(pool(c * X), c * y):.1e}" for c in (1e-3, 10.0, 1e3)]
-    return f"pool(c X) is off c pool(X), of its largest entry, for c = {', '.join(changes)}"
+        errors = [f"{_relative(pool(c * X), c * y):.1e} for c = {c:g}" for c in (1e-3, 10.0, 1e3)]
+    return f"relative difference of pool(c X) and c pool(X): {', '.join(errors)}"
 
 
 def _constant(pool: nn.Module, dim: int) -> str:
     X = _rows(pool, 5, dim).unsqueeze(0)
     with torch.no_grad():
         y = pool(X)
-        changes = [f"{c:g}: {_relative(pool(X + c), y + c):.1e}" for c in (1.0, 10.0, 1e3)]
-    return f"pool(X + c) is off pool(X) + c, of its largest entry, for c = {', '.join(changes)}"
+        errors = [f"{_relative(pool(X + c), y + c):.1e} for c = {c:g}" for c in (1.0, 10.0, 1e3)]
+    return f"relative difference of pool(X + c) and pool(X) + c: {', '.join(errors)}"
 
 
 def _relative(a: Tensor, b: Tensor) -> float:

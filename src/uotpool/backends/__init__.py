@@ -1,7 +1,6 @@
 """Choose the implementation that solves a problem.
 
-A backend is one object that says whether it takes a call, and if not, why. The first one that takes the
-call solves it.
+Each backend says whether it takes a call, and if not, why. The first one that takes the call solves it.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def available() -> dict[str, str]:
 
 
 def check_impl(impl: str, solver: Solver) -> None:
-    """Refuse a backend that was asked for by name and cannot be used here, or never solves in this way."""
+    """Refuse the name of a backend that cannot be used on this machine."""
     checks.one_of("impl", impl, IMPLEMENTATIONS)
     if impl != "auto" and (reason := BACKENDS[impl].unavailable()):
         raise ValueError(f"impl: {impl!r} cannot be used: {reason}; use impl='auto' or 'reference'")
 
 
 def choose(X: Tensor, solver: Solver, impl: str = "auto") -> Backend:
-    """Return the backend for this call; raise if one was asked for by name and does not take it."""
+    """Return the backend for this call; raise if `impl` names one that does not take it."""
     if impl == "auto":
         for backend in BACKENDS.values():
             if not backend.why_not(X, solver) and (backend.is_trusted or not backend.distrust(X)):
@@ -59,7 +58,7 @@ def choose(X: Tensor, solver: Solver, impl: str = "auto") -> Backend:
 
 
 def explain_impl(X: Tensor, solver: Solver | str = "sinkhorn") -> str:
-    """Say which implementation `impl="auto"` takes for such a call, and why each faster one does not take it.
+    """Return the backend that `impl="auto"` takes for such a call, and why faster ones do not take it.
 
     Args:
         X: input; its device, dtype and number of features decide.

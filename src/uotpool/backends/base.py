@@ -20,18 +20,18 @@ class Backend(ABC):
 
     @abstractmethod
     def unavailable(self) -> str:
-        """Say why this backend cannot be used on this machine; "" if it can."""
+        """Return why this backend cannot be used on this machine; "" if it can."""
 
     @abstractmethod
     def why_not(self, X: Tensor, solver: Solver) -> str:
-        """Say why this backend cannot solve this X in this way here and now; "" if it can."""
+        """Return why this backend does not take this X and solver; "" if it does."""
 
     def distrust(self, X: Tensor) -> str:
-        """Say why `impl="auto"` does not use this backend, which would take X; "" if it does."""
+        """Return why `impl="auto"` does not use this backend though it takes X; "" if it does."""
         return ""
 
     def is_relevant(self, X: Tensor) -> bool:
-        """Whether a user with this X may expect this backend, so that `explain_impl` mentions it."""
+        """Whether `explain_impl` mentions this backend: a user may expect it for this X."""
         return True
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What travels from a layer or a `Problem` to a backend: checked tensors and numbers."""
+"""The arguments of a backend: checked tensors and numbers, from a layer or a `Problem`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from uotpool.coefficients import Coefficients
 from uotpool.sets import Sets
-from uotpool.solvers.base import Solver, SolverInput, Weights
+from uotpool.solvers.base import Solver, SolverInput, StepCoefficients
 
 
 class Call(NamedTuple):
@@ -22,8 +22,8 @@ class Call(NamedTuple):
         log_q0: log prior over samples, shape v of `sets`; None: uniform.
         coefficients: the plan is that of `scale` X, and X itself is pooled by it.
         solver: the algorithm.
-        raw: whether X is as the user passed it, for a backend that reads it so: perhaps of half precision, and
-            with anything in absent rows.
+        raw: whether X may be of half precision and hold anything in absent rows, for a backend that reads
+            both.
     """
 
     X: Tensor
@@ -35,7 +35,7 @@ class Call(NamedTuple):
     raw: bool = False
 
     def dtype(self) -> torch.dtype:
-        """Return what the solver computes in, at least float32."""
+        """Return the dtype of the computation, at least float32."""
         return self.X.dtype if self.X.dtype.itemsize >= 4 else torch.float32
 
     def sizes(self, like: Tensor) -> Tensor:
@@ -50,14 +50,14 @@ class Call(NamedTuple):
         return self._replace(X=self.sets.fill_absent(self.X.to(self.dtype()), 0.0), raw=False)
 
     def scaled_X(self) -> Tensor:
-        """Return scale * X, of which the plan is. X is prepared."""
+        """Return scale * X, from which the plan is computed. X is prepared."""
         if self.coefficients.scale is None:
             return self.X
         return self.coefficients.values("scale", self.X) * self.X
 
     def to_solve(self) -> SolverInput:
-        """Return the problem in the shapes that the readable solvers compute with. X is prepared."""
+        """Return the problem as the solvers in plain torch get it. X is prepared."""
         X, c, K = self.scaled_X(), self.coefficients, max(self.solver.K, 1)
         names = ("alpha0", "alpha1", "alpha2", *(() if c.rho is None else ("rho",)))
-        w = Weights(*[c.values(name, self.X).expand(K) for name in names])
-        return SolverInput(X, self.sets, *self.sets.log_priors(X, self.log_p0, self.log_q0), w)
+        steps = StepCoefficients(*[c.values(name, self.X).expand(K) for name in names])
+        return SolverInput(X, self.sets, *self.sets.log_priors(X, self.log_p0, self.log_q0), steps)

@@ -43,10 +43,8 @@ def shares(call: Call) -> Tensor:
     """Return the weight of each entry of X in the pooled output, in the shape of X. X is prepared."""
     sets, log_P = call.sets, log_plan(call)
     if call.solver.output == "code":
-        found = call.X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()
-    else:
-        found = sets.softmax_n(log_P)  # eq. 4, from log P up to one constant per feature
-    return found.to(call.X.dtype)
+        return (call.X.shape[-1] * sets.fill_absent(log_P, -torch.inf).exp()).to(call.X.dtype)
+    return sets.softmax_n(log_P).to(call.X.dtype)  # eq. 4, from log P up to one constant per feature
 
 
 def log_plan(call: Call) -> Tensor:
@@ -58,17 +56,16 @@ def log_plan(call: Call) -> Tensor:
 
 
 def _beyond_float32(solver: Solver, problem: SolverInput) -> bool:
-    """Whether the coefficients are too far apart for float32, where looking at their values costs nothing.
+    """Whether the coefficients are too far apart for float32, in an eager call on the CPU.
 
-    That is in an eager call on the CPU: a GPU would have to be waited for, and no compiled graph can depend on
-    a value.
+    Elsewhere their values are not read: that waits for a GPU, and no compiled graph can depend on them.
     """
     if not problem.X.is_cpu or problem.X.dtype != torch.float32:
         return False
-    values = [w for w in problem.w if w is not None]
+    values = [value for value in problem.c if value is not None]
     if not differentiated_in_reverse() or not all_eager((problem.X, *values)):
         return False
-    rows = [w.tolist() for w in values]
+    rows = [value.tolist() for value in values]
     rows += [[0.0] * len(rows[0])] * (4 - len(rows))
     return solver.beyond_float32(zip(*rows, strict=True))
 

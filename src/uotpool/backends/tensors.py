@@ -1,4 +1,4 @@
-"""What fused kernels ask of the tensors of a call: who else sees them, and what is in their memory."""
+"""Conditions on the tensors of a call under which the fused kernels run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.autograd import forward_ad
 
 
 def differentiated_in_reverse() -> bool:
-    """Whether a call here needs no more than opaque operators with first derivatives in reverse.
+    """Whether custom operators with a first derivative in reverse mode are enough here.
 
-    Not inside vmap, torch.func.grad or the like, forward-mode AD, torch.jit.trace, nor in an ONNX export, whose
-    file has to hold plain operations.
+    They are not inside vmap, torch.func.grad or the like, forward-mode AD and torch.jit.trace, nor in an ONNX
+    export, whose file needs plain operations.
     """
     return not (
         torch._C._is_tracing()
@@ -25,13 +25,13 @@ def differentiated_in_reverse() -> bool:
     )
 
 
-# The compiler asks for this constant while it traces. `torch.compiler.assume_constant_result` marks a function
-# in the same way, but imports the compiler.
+# A constant for the compiler. `torch.compiler.assume_constant_result` sets the same attribute, but imports
+# the compiler.
 differentiated_in_reverse._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
-    """Whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
+    """Whether no compiler, tensor subclass or dispatch mode intercepts a call with these tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     return _PLAIN.issuperset(map(type, inputs))
@@ -43,7 +43,7 @@ _PLAIN = frozenset((Tensor, NoneType, torch.nn.Parameter))
 def materialize(x: Tensor) -> Tensor:
     """Contiguous x with lazy negation and ZeroTensor resolved."""
     x = x if x.is_contiguous() else x.contiguous()
-    if torch.compiler.is_compiling():  # the operator does the rest when it runs
+    if torch.compiler.is_compiling():  # the operator calls this again when it runs
         return x
     if x.is_neg():
         return x.resolve_neg()

@@ -23,9 +23,8 @@ from uotpool.nn.wrapper import PoolWrapper, Restore
 class UOTAggregation(PoolWrapper, Aggregation):
     """`UOTPooling` as an `Aggregation`, for readouts and for `MessagePassing(aggr=UOTAggregation(dim))`.
 
-    PyG knows only the names of its own aggregations, and `BasicGNN` models (`GIN`, `GraphSAGE`) share one
-    instance
-    among layers of unequal widths: pass `UOTAggregation(width)` for each convolution.
+    PyG resolves only the names of its own aggregations, and `BasicGNN` models (`GIN`, `GraphSAGE`) use one
+    instance for layers of different widths: pass `UOTAggregation(width)` to each convolution.
 
     Args:
         dim: number of features (channels).
@@ -51,7 +50,7 @@ class UOTAggregation(PoolWrapper, Aggregation):
 
         Args:
             x: (nodes or edges, D), or more dimensions, such as the messages (edges, heads, D) of a
-                convolution with several heads. Each head is pooled by itself, by the same weights.
+                convolution with several heads. Each head is pooled separately, by the same layer.
             index: set of each entry along `dim`, in any order.
             ptr: offsets of the sets, for entries that lie set by set.
             dim_size: number of sets.
@@ -61,7 +60,7 @@ class UOTAggregation(PoolWrapper, Aggregation):
         if x.dim() == 2:
             return y
         heads = x.movedim(dim, -2).shape[:-2]
-        # Convolutions with heads take a view of it.
+        # Convolutions with heads call `view` on it.
         return y.reshape(*heads, -1, x.shape[-1]).movedim(-2, dim).contiguous()
 
     def _sets(
@@ -72,19 +71,19 @@ class UOTAggregation(PoolWrapper, Aggregation):
         dim_size: int | None = None,
         dim: int = -2,
     ) -> tuple[dict[str, Any], Restore]:
-        """Each head is a problem of its own for every set, all in one call."""
+        """Each head of a set is a set here, all in one call."""
         checks.tensor("x", x, "a tensor (nodes, features)")
         if x.dim() < 2:
             checks.fail("x", "a tensor (nodes, features)", x)
         if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
             checks.fail("dim", f"a dimension of x, {tuple(x.shape)}, before that of the features", dim)
-        for name, given in (("index", index), ("ptr", ptr)):
-            if given is not None:
-                checks.integers(name, given)
+        for name, value in (("index", index), ("ptr", ptr)):
+            if value is not None:
+                checks.integers(name, value)
         if x.shape[-1] != self.pool.dim:
-            way_out = "a convolution of another width needs a UOTAggregation of its own, UOTAggregation(width)"
-            checks.fail("x", f"{self.pool.dim} features (dim={self.pool.dim}; {way_out})", x)
-        if ptr is not None:  # PyG may pass both, which then agree
+            hint = "each convolution of another width needs its UOTAggregation(width)"
+            checks.fail("x", f"{self.pool.dim} features (dim={self.pool.dim}; {hint})", x)
+        if ptr is not None:  # PyG may pass both, for the same sets
             index = None
         if x.dim() == 2:
             return {"X": x, "index": index, "ptr": ptr, "dim_size": dim_size}, lambda values: values
@@ -122,6 +121,6 @@ def _of_heads(
         checks.fail("index", f"the set of each of the {nodes} nodes, ({nodes},)", index)
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
-    # Checked here, as an entry beyond the sets of its head would be taken for one of the next head.
+    # Checked here, since an index that is too large would be a set of the next head.
     checks.index_values(index, dim_size)
     return {"index": (dim_size * head + index).flatten(), "dim_size": count * dim_size}

@@ -28,10 +28,9 @@ TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 class UOTPooling(PoolWrapper, Module):
     """`uotpool.UOTPooling` as a module of sentence-transformers, in the place of its `Pooling`.
 
-    `model[1] = UOTPooling(model.get_embedding_dimension(), scale=Learned(0.0))` swaps the mean pooling of
-    a trained encoder, which then gives the same embeddings until the layer is trained. A model with
-    it is saved and loaded like any other, with `trust_remote_code=True` since the class is not one
-    of the package's own.
+    `model[1] = UOTPooling(model.get_embedding_dimension(), scale=Learned(0.0))` replaces the mean pooling
+    of a trained encoder, whose embeddings stay the same until the layer is trained. Loading a saved model
+    needs `trust_remote_code=True`, since the class is not part of sentence-transformers.
 
     Args:
         embedding_dimension: number of features of a token.
@@ -63,13 +62,12 @@ class UOTPooling(PoolWrapper, Module):
         """Add `sentence_embedding`, (sentences, features), to the features.
 
         Args:
-            features: what the modules before have made: `token_embeddings` (sentences, tokens,
-                features) with an `attention_mask` (sentences, tokens), 1 where a token is and 0 where
-                padding is, or without it where there is no padding; or, as with flash attention,
-                (1, tokens of all sentences, features) with the offsets of the sentences in
-                `cu_seq_lens_q`. Where the prompt is left out, `prompt_length` says how many tokens
-                it has, a number or a tensor with one or one per sentence.
-            **kwargs: ignored; the package passes options of `encode` to modules that know them.
+            features: of the previous modules: `token_embeddings` (sentences, tokens, features), with an
+                `attention_mask` (sentences, tokens), 0 at padding, if there is padding; or, as with flash
+                attention, (1, tokens of all sentences, features) with the offsets of the sentences in
+                `cu_seq_lens_q`. Where the prompt is not pooled, `prompt_length` is the number of its tokens, or
+                a tensor with one or one per sentence.
+            **kwargs: ignored; the package passes options of `encode`.
         """
         features["sentence_embedding"] = self.pool(**self._sets(features)[0])
         return features
@@ -89,7 +87,7 @@ class UOTPooling(PoolWrapper, Module):
         return {"X": X, "mask": mask}, lambda values: values
 
     def _tokens(self, features: Mapping[str, Any]) -> Tensor:
-        """Return the token embeddings; refuse features from which this module cannot pool."""
+        """Return the token embeddings; refuse features without them."""
         X = features.get(TOKENS)
         if X is None:
             keys = ", ".join(map(str, features)) or "none"
@@ -173,13 +171,12 @@ def _checked_mask(mask: Tensor | None, X: Tensor) -> Tensor | None:
     accepted = f"a tensor of shape {tuple(X.shape[:2])} of 0 and 1"
     checks.tensor(MASK, mask, accepted)
     if mask.shape != X.shape[:2]:
-        way_out = "one for each token; where there is no padding, leave the key out of the features"
-        checks.fail(MASK, f"{accepted}, {way_out}", mask)
+        checks.fail(MASK, f"{accepted}, or no such key where there is no padding", mask)
     return None if checks.readable(mask) and bool((mask == 1).all()) else mask
 
 
 def _after_prompt(X: Tensor, mask: Tensor | None, length: int | Tensor) -> Tensor:
-    """Return the mask without the first tokens of each sentence, which begins after its padding, if any."""
+    """Return the mask without the prompt of each sentence, which may begin after padding."""
     position = torch.arange(X.shape[1], device=X.device)
     if mask is None:
         return (position >= _column(length, X)).expand(X.shape[:2])

@@ -25,9 +25,8 @@ class TokenPooling(PoolWrapper, nn.Module):
 
     Args:
         dim: number of features of a token.
-        prefix: number of tokens at the front of the features, class and register tokens, that are not
-            pooled.
-        skip: how many of these `forward` gets too: 0 where the model takes them off itself.
+        prefix: number of class and register tokens at the front of the features, which are not pooled.
+        skip: number of those tokens in the input of `forward`; 0 where the model removes them itself.
         **options: options of `UOTPooling`.
     """
 
@@ -39,7 +38,7 @@ class TokenPooling(PoolWrapper, nn.Module):
         self.pool = UOTPooling(dim, **options)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool tokens as the model hands them to this place, (B, N, D) -> (B, D)."""
+        """Pool the tokens that the model passes to its `attn_pool`, (B, N, D) -> (B, D)."""
         return self.pool(x[:, self.skip :])
 
     def _sets(self, features: Tensor) -> tuple[dict[str, Any], Restore]:
@@ -70,13 +69,13 @@ def fill_attn_pool(model: nn.Module, **options: Any) -> nn.Module:
         checks.fail("model", accepted, type(model), TypeError)
     transformer: Any = model
     weight, leading, before = next(model.parameters()), transformer.num_prefix_tokens, transformer.attn_pool
-    # What the model hands to the module there depends on its class and on the version of timm.
+    # Which tokens the model passes to this module depends on its class and on the version of timm.
     transformer.attn_pool = nn.Identity()
-    handed = transformer.pool(weight.new_zeros(1, leading + 1, transformer.embed_dim)).shape[1] - 1
+    passed = transformer.pool(weight.new_zeros(1, leading + 1, transformer.embed_dim)).shape[1] - 1
     transformer.attn_pool = before
     if getattr(model, "pool_include_prefix", False):
-        leading = handed = 0
+        leading = passed = 0
     places = {"device": weight.device, "dtype": weight.dtype}
-    layer = TokenPooling(transformer.embed_dim, leading, handed, **AS_MEAN | places | options)
+    layer = TokenPooling(transformer.embed_dim, leading, passed, **AS_MEAN | places | options)
     transformer.attn_pool = layer.train(model.training)
     return model

@@ -24,8 +24,7 @@ from uotpool.nn.wrapper import PoolWrapper, Restore
 class UOTMIL(PoolWrapper, MILModel):
     """A model of torchmil: features of the instances, `UOTPooling`, a linear classifier of the bag.
 
-    It is to `UOTPooling` what torchmil's `ABMIL` is to its attention pooling, and takes part in the
-    package's `Trainer` and `MILModelWrapper` like that one.
+    Like torchmil's `ABMIL` it works with the `Trainer` and `MILModelWrapper` of the package.
 
     Args:
         in_shape: shape of an instance, for example `(1024,)` for features of an encoder.
@@ -133,9 +132,9 @@ class UOTMIL(PoolWrapper, MILModel):
 
         Args:
             X, mask: as in `forward`.
-            return_inst_pred: whether to return also what each instance adds to the logits of its bag, (batch,
-                bag), and (batch, bag, classes) where there are several: above 0 it speaks for the class. These
-                add up to the logit without its bias.
+            return_inst_pred: whether to return also the contribution of each instance to the logits of its
+                bag, (batch, bag), or (batch, bag, classes) where there are several. They add up to the logit
+                without its bias.
         """
         with torch.no_grad():
             sets = self._sets(X, mask)[0]

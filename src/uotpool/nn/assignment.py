@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -27,17 +29,15 @@ class UOTAssignment(CoefficientPooling):
         &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
 
     The scores s(x), the values v(x) and the centres c are learned, and so is z, the score of a
-    dustbin: a column of the plan that takes the mass of samples that belong nowhere and is left out
-    of the sum. Each V_m is scaled to length 1, then all of them together, as retrieval by inner
-    products wants it.
+    dustbin: a column of the plan that takes the mass of samples of no cluster, and is left out of the
+    sum. Each V_m is scaled to length 1, then their concatenation, for retrieval by inner products.
 
-    `fit` takes clusters of training samples by k-means, and from them scores that prefer the nearest
-    cluster, and centres; before that, scores are random and centres are 0. `docs/use/retrieval.md`
-    says what this is worth.
+    `fit` runs k-means on training samples and sets centres, and scores that prefer the nearest
+    cluster; before that, scores are random and centres are 0. `docs/use/retrieval.md` has results.
 
-    The coefficients say how clusters are filled. alpha1 = 0 and a large alpha2 are a softmax over
-    clusters for each sample (NetVLAD's assignment); alpha1 and alpha2 both large are balanced
-    transport (SALAD's); between them clusters and samples are free to take less than their share.
+    With alpha1 = 0 and a large alpha2 the plan is a softmax over clusters for each sample (as in
+    NetVLAD); with large alpha1 and alpha2 it is balanced transport (as in SALAD); between these,
+    clusters and samples may have less or more mass than their priors.
 
     Args:
         dim: number of features D of a sample.
@@ -93,8 +93,7 @@ class UOTAssignment(CoefficientPooling):
     ) -> None:
         checks.flag("centred", centred)
         checks.flag("dustbin", dustbin)
-        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho}
-        super().__init__(dim, solver, given)
+        super().__init__(dim, solver, {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho})
         backends.check_impl(impl, self.solver)
         self.impl = impl
         self.clusters = int(checks.count("clusters", clusters, 1))
@@ -132,17 +131,17 @@ class UOTAssignment(CoefficientPooling):
     def _fit(self, rows: Tensor) -> None:
         if not isinstance(self.score, nn.Linear) or self.score.bias is None:
             raise ValueError(
-                "score: expected a linear layer with a bias to fit, as UOTAssignment(dim) without hidden= and "
-                f"score= has it, got {self.score}; start that from weights of your own"
+                "score: expected a linear layer with a bias to fit, the default without hidden= and score=, "
+                f"got {self.score}"
             )
-        found = k_means(rows, self.clusters, "clusters")
-        weight, bias = nearest_scores(rows, found)
+        centres = k_means(rows, self.clusters, "clusters")
+        weight, bias = nearest_scores(rows, centres)
         # The plan divides scores by alpha0. The dustbin is compared with the best score, which is 0 on average.
         alpha0 = float(self.coefficients()["alpha0"][-1])
         self.score.weight.copy_(alpha0 * weight)
         self.score.bias.copy_(alpha0 * (bias - (rows @ weight.T + bias).amax(-1).mean()))
         if self.centres is not None:
-            self.centres.copy_(self.value(found))
+            self.centres.copy_(self.value(centres))
 
     def forward(
         self,
@@ -158,24 +157,21 @@ class UOTAssignment(CoefficientPooling):
 
         Args:
             X, index, ptr, dim_size, mask: as in `UOTPooling`.
-            token: the global token of each set, (B, D), for a layer that was made with `token=`. Its
-                descriptor, scaled to length 1, comes first, and is all that an empty set has.
+            token: the global token of each set, (B, D), for a layer with the option `token`. Its descriptor,
+                scaled to length 1, comes first, and is the only non-zero part for an empty set.
         """
         V = super().forward(X, index, ptr, dim_size, mask)[:, self.token_dim :]
         if (token is None) != (self.token is None):
-            made = f"a tensor ({V.shape[0]}, {self.dim})" if self.token is not None else "None"
-            checks.fail("token", f"{made} for a layer with token={self.token_dim}", token)
+            accepted = f"a tensor ({V.shape[0]}, {self.dim})" if self.token is not None else "None"
+            checks.fail("token", f"{accepted} for a layer with token={self.token_dim}", token)
         if token is None or self.token is None:
             return V
-        accepted = f"a floating tensor of shape ({V.shape[0]}, {self.dim})"
-        checks.floating("token", token, accepted)
-        if token.shape != (V.shape[0], self.dim):
-            checks.fail("token", accepted, token)
+        checks.floating_of_shape("token", token, V, (V.shape[0], self.dim))
         with no_autocast(X.device.type):
             wide = token.to(torch.promote_types(token.dtype, torch.float32))
-            own = self._in_precision_of(wide)
-            assert own.token is not None
-            parts = torch.cat([functional.normalize(own.token(wide), dim=-1), V.to(wide.dtype)], dim=-1)
+            layer = self._in_precision_of(wide)
+            assert layer.token is not None
+            parts = torch.cat([functional.normalize(layer.token(wide), dim=-1), V.to(wide.dtype)], dim=-1)
             return functional.normalize(parts, dim=-1).to(X.dtype)
 
     def plan(
@@ -226,16 +222,15 @@ class UOTAssignment(CoefficientPooling):
         return share.log().to(S.device)
 
     def extra_repr(self) -> str:
-        given = [f"{self.dim}, clusters={self.clusters}, value_dim={self.value_dim}"]
-        if self.token_dim:
-            given.append(f"token={self.token_dim}")
-        if self.centres is None:
-            given.append("centred=False")
-        if self.dustbin is None:
-            given.append("dustbin=False")
-        given.append(f"solver={self.solver}")
-        given += [f"{name}={slot.learned or slot.value}" for name, slot in self._slots.items()]
-        return ", ".join(given)
+        options: dict[str, Any] = {
+            "clusters": self.clusters,
+            "value_dim": self.value_dim,
+            "token": self.token_dim,
+        }
+        options |= {"centred": self.centres is not None, "dustbin": self.dustbin is not None}
+        options |= {"solver": self.solver}
+        options |= {name: slot.learned or slot.value for name, slot in self._slots.items()}
+        return ", ".join([str(self.dim), *(f"{name}={value}" for name, value in options.items())])
 
 
 def _map(*widths: int) -> nn.Module:

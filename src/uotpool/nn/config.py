@@ -15,7 +15,7 @@ from uotpool.nn.priors import FeaturePrior, SamplePrior
 if TYPE_CHECKING:
     from uotpool.nn.pooling import UOTPooling
 
-PLACES = ("device", "dtype")  # where a layer lives is no part of what it is
+PLACES = ("device", "dtype")  # not part of a config
 
 
 def of(pool: UOTPooling) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def of(pool: UOTPooling) -> dict[str, Any]:
     }
 
 
-def options(cls: type[UOTPooling], config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a layer from a config and from options that take its place."""
+def options(cls: type[UOTPooling], config: Mapping[str, Any], replaced: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a layer from a config and the options that replace some of it."""
     if not isinstance(config, Mapping):
         checks.fail("config", "what get_config returned, a dict", config, TypeError)
     known = [name for name in inspect.signature(cls).parameters if name not in PLACES]
@@ -40,19 +40,19 @@ def options(cls: type[UOTPooling], config: Mapping[str, Any], given: Mapping[str
             close = difflib.get_close_matches(str(name), known, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else f", one of {', '.join(known)}"
             raise ValueError(f"config: expected options of {cls.__name__}{hint}, got {name!r}")
-    if "dim" not in config and "dim" not in given:
+    if "dim" not in config and "dim" not in replaced:
         raise ValueError(f"config: expected dim, the number of features, got {sorted(config)}")
-    read = {
+    arguments = {
         name: coefficients.from_config(value) for name, value in config.items() if name not in ("solver", "q0")
     }
     if "solver" in config:
-        read["solver"] = solvers.from_config(config["solver"])
+        arguments["solver"] = solvers.from_config(config["solver"])
     if "q0" in config:
         q0 = config["q0"]
-        dim = given.get("dim", config.get("dim"))
-        places = {name: given[name] for name in PLACES if name in given}
-        read["q0"] = SamplePrior(dim, **q0, **places) if isinstance(q0, Mapping) else q0
-    return read | dict(given)
+        dim = replaced.get("dim", config.get("dim"))
+        places = {name: replaced[name] for name in PLACES if name in replaced}
+        arguments["q0"] = SamplePrior(dim, **q0, **places) if isinstance(q0, Mapping) else q0
+    return arguments | dict(replaced)
 
 
 def _prior(name: str, prior: nn.Module | None) -> Any:
@@ -63,10 +63,10 @@ def _prior(name: str, prior: nn.Module | None) -> Any:
     if type(prior) is SamplePrior:
         hidden = prior.V.shape[0]
         return "learned" if hidden == prior.dim else {"hidden": hidden}
-    way_out = f"make the layer with {name}=... yourself, and load its state"
-    raise ValueError(f"{name}: expected None or a prior of this package in a config ({way_out}), got {prior}")
+    hint = f"make the layer with {name}=... yourself, and load its state"
+    raise ValueError(f"{name}: expected None or a prior of this package in a config ({hint}), got {prior}")
 
 
 def plain(value: Any) -> Any:
     """Return tuples as lists, as JSON has them."""
-    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -33,19 +33,26 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
-        batch = self._batch(x)
-        axes = self._windows(batch)
-        X, present = windows.gather(batch, axes)
-        y = self._fold(self.pool(X, mask=present), batch, axes)
+        batch, axes, sets = self._gather(x)
+        y = self.pool(**sets)
+        # A view, so that channels are last in memory.
+        y = _channels_second(y.reshape(batch.shape[0], *(axis.positions.shape[0] for axis in axes), y.shape[1]))
         return y if x is batch else y.squeeze(0)
 
     # Plans are (B, C, *output, *window), scores (B, *output, *window), 0 outside of the input;
     # (B, C, *spatial) and (B, *spatial) where the output is 1. A function of
     # `scores` gets the pooled vectors of all windows.
-    def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:
+    def _gather(self, x: Tensor) -> tuple[Tensor, list[windows.Axis], dict[str, Any]]:
+        """Return x as a batch, its windows, and these as sets."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
+        return batch, axes, {"X": X, "mask": present}
+
+    # Plans are (B, C, *output, *window) and scores (B, *output, *window), 0 outside the input; for outputs of
+    # size 1 (B, C, *spatial) and (B, *spatial). A function in `scores` gets the pooled vectors of all windows.
+    def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:
+        batch, axes, sets = self._gather(x)
         shape = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
         if self._is_global():
             shape = list(batch.shape[2:])
@@ -54,7 +61,7 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
             result = values.reshape(batch.shape[0], *shape, *values.shape[2:])
             return result if x is batch else result.squeeze(0)
 
-        return {"X": X, "mask": present}, restore
+        return sets, restore
 
     def _is_global(self) -> bool:
         return False
@@ -78,16 +85,23 @@ class _WindowPool(PoolWrapper, nn.Module, ABC):
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         """Return the windows along each spatial dimension."""
 
-    def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
-        """Fold (B * windows, C) to (B, C, *output). The result is a view, so channels are last in memory."""
-        outs = [axis.positions.shape[0] for axis in axes]
-        return _channels_second(y.reshape(x.shape[0], *outs, x.shape[1]))
-
 
 def _channels_second(y: Tensor) -> Tensor:
     """Move the channels: (B, *rest, C) -> (B, C, *rest)."""
     # ONNX's exporter by tracing turns `movedim(-1, 1)` into a model that no runtime takes.
     return y.permute(0, y.dim() - 1, *range(1, y.dim() - 1))
+
+
+def _sizes(name: str, value: Any, axes: int, low: int, *, none: str = "") -> tuple[Any, ...]:
+    """Return a size for each axis; None is one where `none` describes it."""
+    sizes = (value,) * axes if value is None or isinstance(value, int) else value
+    accepted = f"an int >= {low}{none}, or {axes} of them"
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != axes:
+        checks.fail(name, accepted, value)
+    for n in sizes:
+        if not (isinstance(n, int) and not isinstance(n, bool) and n >= low) and not (none and n is None):
+            checks.fail(name, accepted, value)
+    return tuple(sizes)
 
 
 class _LocalPool(_WindowPool):
@@ -104,24 +118,15 @@ class _LocalPool(_WindowPool):
     ) -> None:
         super().__init__(dim, uot)
         checks.flag("ceil_mode", ceil_mode)
-        self.kernel_size = self._sizes("kernel_size", kernel_size, 1)
-        self.stride = self.kernel_size if stride is None else self._sizes("stride", stride, 1)
-        self.padding = self._sizes("padding", padding, 0)
+        self.kernel_size = _sizes("kernel_size", kernel_size, self._axes, 1)
+        self.stride = self.kernel_size if stride is None else _sizes("stride", stride, self._axes, 1)
+        self.padding = _sizes("padding", padding, self._axes, 0)
         self.ceil_mode = ceil_mode
         if max(*self.kernel_size, *self.stride) > MAX_SIZE:
             checks.fail("kernel_size, stride", f"at most {MAX_SIZE}", (kernel_size, stride))
         for size, pad in zip(self.kernel_size, self.padding, strict=True):
             if pad > size // 2:
                 checks.fail("padding", f"at most half of kernel_size={kernel_size}", padding)
-
-    def _sizes(self, name: str, given: Size, least: int) -> tuple[int, ...]:
-        sizes = (given,) * self._axes if isinstance(given, int) else given
-        accepted = f"an int >= {least}, or {self._axes} of them"
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != self._axes:
-            checks.fail(name, accepted, given)
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
-            checks.fail(name, accepted, given)
-        return tuple(sizes)
 
     def output_size(self, spatial: Sequence[int]) -> list[int]:
         """Return the output size for an input of this spatial size, the same as torch's."""
@@ -146,16 +151,7 @@ class _AdaptivePool(_WindowPool):
 
     def __init__(self, dim: int, output_size: OutputSize = 1, **uot: Any) -> None:
         super().__init__(dim, uot)
-        sizes = (
-            (output_size,) * self._axes if output_size is None or isinstance(output_size, int) else output_size
-        )
-        accepted = f"an int >= 1, None (as the input has it), or {self._axes} of them"
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != self._axes:
-            checks.fail("output_size", accepted, output_size)
-        for n in sizes:
-            if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-                checks.fail("output_size", accepted, output_size)
-        self.output_size = tuple(sizes)
+        self.output_size = _sizes("output_size", output_size, self._axes, 1, none=" or None (the input's)")
 
     def _is_global(self) -> bool:
         return all(n == 1 for n in self.output_size)
@@ -178,8 +174,8 @@ class AdaptiveUOTPool2d(_AdaptivePool):
             average pooling.
 
     Shape:
-        (B, C, H, W) or (C, H, W) -> `(B, C, *output_size)`. Global pooling takes an input in
-        channels_last as it lies in memory, without a copy.
+        (B, C, H, W) or (C, H, W) -> `(B, C, *output_size)`. Global pooling of an input in channels_last makes
+        no copy.
     """
 
     _axes = 2
@@ -193,9 +189,9 @@ class UOTPool2d(_LocalPool):
         kernel_size: size of the window, an int or (H, W).
         stride: distance between windows; default: kernel_size.
         padding: positions outside the input that windows may reach to, at most half of the window.
-            They are absent: they hold no value and no mass.
-        ceil_mode: whether windows that reach over the end count too.
-        **uot: options of `UOTPooling`, one set of weights for all windows.
+            They count as absent samples.
+        ceil_mode: whether windows may reach over the end.
+        **uot: options of `UOTPooling`, whose parameters are those of all windows.
 
     Shape:
         (B, C, H, W) or (C, H, W) -> (B, C, H', W').

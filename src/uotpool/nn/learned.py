@@ -1,4 +1,4 @@
-"""Poolings with coefficients: a parameter for each that is learned, a number for each that is fixed."""
+"""The base class of poolings with coefficients that are learned or fixed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from uotpool import checks, coefficients
 from uotpool.coefficients import PREFIX, Coefficient, Coefficients, Learned, Value
+from uotpool.nn import config as configs
 from uotpool.nn.base import Pooling
 from uotpool.solvers import Solver, as_solver
 
 
 class Slot(NamedTuple):
-    """One coefficient of a layer: a `Learned` value and its parameter, or numbers."""
+    """One coefficient of a layer: `Learned` with a parameter, or fixed."""
 
     learned: Learned | None
     parameter: str  # its name; "" where there is none
@@ -29,14 +30,14 @@ _NONE = Slot(None, "", torch.Size(), 1.0)  # where a layer has no such coefficie
 class CoefficientPooling(Pooling):
     """A pooling with coefficients, `Learned` or fixed.
 
-    The parameter of alpha1 is `log_alpha1` of exp(10 log_alpha1), or `raw_alpha1` of softplus(raw_alpha1), so
-    that a state does not load into another form without a word. Fixed coefficients are options, like an eps,
-    and in no state.
+    The name of a parameter says its transform, `log_alpha1` in exp(10 log_alpha1) and `raw_alpha1` in
+    softplus(raw_alpha1), so that loading a state dict of another transform fails. Fixed coefficients are not in
+    the state dict.
 
     Args:
         dim: number of features.
         solver: the algorithm.
-        given: coefficients by name; rho None for the default of a solver that has one.
+        options: coefficients by name; rho None for the default of a solver that has one.
         device, dtype: of the parameters.
     """
 
@@ -44,17 +45,17 @@ class CoefficientPooling(Pooling):
         self,
         dim: int,
         solver: Solver | str,
-        given: Mapping[str, Coefficient | None],
+        options: Mapping[str, Coefficient | None],
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim)
         checks.floating_dtype("dtype", dtype)
         self.solver = as_solver(solver)
-        if not self.solver.uses_rho and given.get("rho") is not None:
-            checks.fail("rho", f"None, as {self.solver} has no step size", given["rho"])
+        if not self.solver.uses_rho and options.get("rho") is not None:
+            checks.fail("rho", f"None, as {self.solver} has no step size", options["rho"])
         self._slots: dict[str, Slot] = {}
-        for name, value in given.items():
+        for name, value in options.items():
             if name == "rho" and not self.solver.uses_rho:
                 continue
             default = Learned() if name == "rho" and value is None else value
@@ -62,7 +63,7 @@ class CoefficientPooling(Pooling):
             if slot.parameter:
                 empty = torch.empty(slot.shape, device=device, dtype=dtype)
                 self.register_parameter(slot.parameter, nn.Parameter(empty))
-        # What a call needs of each: a number, or the name and shape of a parameter.
+        # For each call: a number, or the name and shape of a parameter.
         self._values: list[tuple[float | tuple[float, ...] | None, str, torch.Size]] = []
         transforms = []
         for name in coefficients.NAMES:
@@ -80,13 +81,13 @@ class CoefficientPooling(Pooling):
             learned = value.for_coefficient(name, length, one_value=solver.converges)
             assert learned.transform is not None
             many = name == "scale" or learned.per_step
-            # Without a step nothing reads it, so that there is nothing to learn.
+            # Without steps the coefficient is not used, so there is nothing to learn.
             key = "" if solver.K == 0 else PREFIX[learned.transform] + name
             return Slot(learned, key, torch.Size((length if many else 1,)), 1.0)
         if isinstance(value, Tensor) or hasattr(value, "tolist"):
             accepted = "a number, or a list of them, to fix it, or Learned(...) to learn it"
             checks.fail(name, accepted, value, TypeError)
-        # In float32: it has to be a number there too, as the layer follows the dtype of X.
+        # It has to be finite in float32 too, as the layer computes in the dtype of X.
         numbers = coefficients.fixed(name, value, torch.float32)
         if name == "scale":
             if isinstance(numbers, tuple) and len(numbers) != self.dim:
@@ -105,30 +106,30 @@ class CoefficientPooling(Pooling):
     def _coefficients(self, X: Tensor) -> Coefficients:
         """Return the coefficients for a problem with this X: parameters in its dtype and on its device."""
         dtype = X.dtype if X.dtype.itemsize >= 4 else torch.float32
-        found: list[Value | None] = []
+        values: list[Value | None] = []
         for value, name, shape in self._values:
             if not name:
-                found.append(value)
+                values.append(value)
                 continue
-            # Much faster than by attribute, but a parametrization or a replica has it as an attribute alone.
+            # Much faster than getattr, which a parametrization or a replica of DataParallel needs.
             raw: Tensor | None = self._parameters.get(name)
             raw = getattr(self, name) if raw is None else raw
             if raw.shape != shape:
                 checks.fail(name, f"a parameter of shape {tuple(shape)}", raw)
             if raw.dtype != dtype or raw.device != X.device:
                 raw = raw.to(device=X.device, dtype=dtype)
-            found.append(raw)
-        return Coefficients(*found, self._transforms)  # type: ignore[arg-type, call-arg] # five of them
+            values.append(raw)
+        return Coefficients(*values, self._transforms)  # type: ignore[arg-type, call-arg] # five of them
 
     def raw_parameters(self) -> dict[str, Tensor]:
         """Return the parameters behind the learned coefficients, by the names of these."""
         return {name: getattr(self, slot.parameter) for name, slot in self._slots.items() if slot.parameter}
 
     def coefficients(self) -> dict[str, Tensor]:
-        """Return alpha0, alpha1, alpha2 and, if there is one, rho in force: (1,), or (K,) with one a step."""
-        return {name: self._in_force(name) for name in self._slots if name != "scale"}
+        """Return the current alpha0, alpha1, alpha2 and, if any, rho: (1,), or (K,), one for each step."""
+        return {name: self._current(name) for name in self._slots if name != "scale"}
 
-    def _in_force(self, name: str) -> Tensor:
+    def _current(self, name: str) -> Tensor:
         slot = self._slots[name]
         if not slot.parameter:
             values = slot.value if isinstance(slot.value, tuple) else (slot.value,)
@@ -139,10 +140,6 @@ class CoefficientPooling(Pooling):
 
     def _coefficient_config(self) -> dict[str, Any]:
         return {
-            name: slot.learned.config() if slot.learned else _plain(slot.value)
+            name: slot.learned.config() if slot.learned else configs.plain(slot.value)
             for name, slot in self._slots.items()
         }
-
-
-def _plain(value: float | tuple[float, ...]) -> float | list[float]:
-    return list(value) if isinstance(value, tuple) else value

@@ -15,14 +15,7 @@ from uotpool.inputs import as_sets, in_layout_of, log_priors
 from uotpool.nn import config as configs
 from uotpool.nn import scores
 from uotpool.nn.learned import CoefficientPooling
-from uotpool.nn.priors import (
-    FeaturePrior,
-    Prior,
-    SamplePrior,
-    log_feature_prior,
-    log_sample_prior,
-    make_prior,
-)
+from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, log_feature_prior, log_sample_prior, make_prior
 from uotpool.problem import Problem
 from uotpool.sets import Sets
 from uotpool.solvers import BY_NAME, BregmanADMM, Sinkhorn, Solver, as_solver, published
@@ -40,11 +33,11 @@ class UOTPooling(CoefficientPooling):
         P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle t X, P\rangle + \alpha_0 R(P) \\
         &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
-    The scale t of each feature is learned. It decides how a feature is pooled: 0 is the mean, large is the
-    maximum, negative is towards the minimum. All start at 1, between the two. The transport shares out the
-    samples among the features: alpha2 holds the mass of every sample near its prior, so that a feature averages
-    over several of its largest samples, and alpha1 that of every feature. Both are learned, too. At alpha2 = 0
-    each feature is pooled alone, by a softmax. `docs/choosing.md` says how it compares with other poolings.
+    The scale t of each feature is learned. It decides how the feature is pooled: 0 gives the mean, a large
+    scale the maximum, a negative one tends to the minimum. All scales start at 1. alpha2 keeps the mass of each
+    sample near its prior, so that a feature averages over several of its largest samples, and alpha1 that of
+    each feature; both are learned, too. At alpha2 = 0 each feature is pooled by a softmax of its own values.
+    `docs/choosing.md` compares the layer with other poolings.
 
     Args:
         dim: number of features D.
@@ -54,8 +47,8 @@ class UOTPooling(CoefficientPooling):
         alpha0, alpha1, alpha2, rho: a number, or one for each of the K steps, to fix the coefficient;
             `Learned(...)` to learn it. rho is the step size of Bregman ADMM, which alone has one; None:
             `Learned(5.0)` there.
-        scale: t, likewise: `Learned(...)` has one for each feature; a number, or D numbers, is fixed.
-            `Learned(0.0)` begins as mean pooling, exactly, and learns from there.
+        scale: t: `Learned(...)` has one value for each feature; a number, or D numbers, is fixed.
+            With `Learned(0.0)` the layer starts as exact mean pooling.
         p0: prior over features: None for a uniform one, "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
         q0: prior over samples: None, "learned" (softmax(w^T tanh(V X))), or a module from X to a logit per
@@ -98,9 +91,9 @@ class UOTPooling(CoefficientPooling):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
+        options = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
         device = checks.device("device", device)
-        super().__init__(dim, solver, given, device, dtype)
+        super().__init__(dim, solver, options, device, dtype)
         checks.one_of("reduce", reduce, ("mean", "sum"))
         if reduce == "sum" and self.solver.output == "code":
             checks.fail("reduce", '"mean" with output="code", which is a sum already', reduce)
@@ -110,7 +103,7 @@ class UOTPooling(CoefficientPooling):
         self.reduce, self.impl = reduce, impl
 
     def reset_parameters(self) -> None:
-        """Set the learned coefficients to where they start and draw the priors anew."""
+        """Set the learned coefficients to their initial values and draw the priors anew."""
         self._draw()
         for prior in (self.p0, self.q0):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
@@ -131,7 +124,7 @@ class UOTPooling(CoefficientPooling):
             X, index, ptr, dim_size, mask: as in `Pooling.forward`.
             q0: prior over the samples of this X in place of the layer's, probabilities (B, N) or (M,).
         """
-        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
         y = kernel.solve(call)
         if self.reduce == "sum":
             y = y * call.sets.squeeze(call.sizes(y))
@@ -141,22 +134,14 @@ class UOTPooling(CoefficientPooling):
             y = y + 0.0 * sum(raw.sum() for raw in self.raw_parameters().values())
         return y if y.dtype == X.dtype else y.to(X.dtype)
 
-    def _call(
-        self,
-        X: Tensor,
-        index: Tensor | None,
-        ptr: Tensor | None,
-        dim_size: int | None,
-        mask: Tensor | None,
-        q0: Tensor | None,
-    ) -> tuple[backends.Backend, Call]:
-        """Validate, and return what is to be solved and who solves it."""
+    def _call(self, X: Tensor, q0: Tensor | None, *layout: Any) -> tuple[backends.Backend, Call]:
+        """Validate X, q0 and index, ptr, dim_size and mask, and return the call and the backend for it."""
         if not isinstance(X, Tensor):
-            as_sets(X, index, ptr, dim_size, mask)  # refuses it
+            as_sets(X, *layout)  # raises
         kernel = backends.choose(X, self.solver, self.impl)
-        has_priors = self.p0 is not None or self.q0 is not None or q0 is not None  # they read at least float32
-        raw = kernel.reads_raw and not has_priors
-        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim, raw=raw)
+        has_priors = self.p0 is not None or self.q0 is not None or q0 is not None
+        raw = kernel.reads_raw and not has_priors  # priors need at least float32
+        rows, sets = as_sets(X, *layout, dim=self.dim, raw=raw)
         log_p0 = log_q0 = None
         if has_priors:
             log_p0, log_q0, sets = self._priors(rows, sets, q0, X.dtype)
@@ -182,8 +167,8 @@ class UOTPooling(CoefficientPooling):
         mask: Tensor | None = None,
         q0: Tensor | None = None,
     ) -> Problem:
-        """Return the problem that the layer poses for this X, with its gaps, objectives and statistics."""
-        return Problem._of_call(X, self._call(X, index, ptr, dim_size, mask, q0)[1])
+        """Return the problem that the layer solves for this X, to compute gaps, objectives and statistics."""
+        return Problem._of_call(X, self._call(X, q0, index, ptr, dim_size, mask)[1])
 
     def plan(
         self,
@@ -194,8 +179,8 @@ class UOTPooling(CoefficientPooling):
         mask: Tensor | None = None,
         q0: Tensor | None = None,
     ) -> Tensor:
-        """Return the transport plan behind `forward`, in the layout of X and at least float32."""
-        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        """Return the transport plan of `forward` in the layout of X, in at least float32."""
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
         return in_layout_of(X, kernel.solve(call, plan=True))
 
     @torch.no_grad()
@@ -209,23 +194,23 @@ class UOTPooling(CoefficientPooling):
         output: Tensor | Callable[[Tensor], Tensor] | None = None,
         q0: Tensor | None = None,
     ) -> Tensor:
-        """Return what each sample counts for, for heat maps, in the layout of X without its features.
+        """Return a score for each sample, for heat maps, in the layout of X without its features.
 
         Args:
             X, index, ptr, dim_size, mask, q0: as in `forward`.
-            output: None for the share of the plan's mass that lies on a sample, sum_d P_nd, which adds up to 1
-                in each set. Otherwise a function from the pooled vectors y (B, D) to one number per set, (B,)
-                or (B, 1), such as `lambda y: head(y)[:, 1]`, or to several, (B, C); or its derivative g by y,
-                (D,), (B, D) or (B, C, D). The score is then what a sample contributes to that output,
-                sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md its weights in y (N times that with
-                `reduce="sum"`). The contributions to a set add up to sum_d y_d g_d, which is the output itself,
-                without its bias, if it is linear in y.
+            output: None for the mass of the plan on a sample, sum_d P_nd, which adds up to 1 in each set.
+                Otherwise a function from the pooled vectors y (B, D) to one number per set, (B,) or (B, 1),
+                such as `lambda y: head(y)[:, 1]`, or to several, (B, C); or the derivative g of such a function
+                by y, (D,), (B, D) or (B, C, D). The score is then the contribution of the sample to that
+                output, sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md (N times that with `reduce="sum"`).
+                The contributions to a set add up to sum_d y_d g_d: the output without its bias, if it is linear
+                in y.
 
         Returns:
             (B, N), or (M,) for ragged sets, in at least float32, without a graph; 0 at absent samples. For
             several outputs one number for each, (B, N, C) or (M, C).
         """
-        kernel, call = self._call(X, index, ptr, dim_size, mask, q0)
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
         if output is None:
             return in_layout_of(X, kernel.solve(call, plan=True).sum(-1))
         return in_layout_of(X, scores.contributions(call, self.reduce, output, X.dtype))
@@ -239,28 +224,31 @@ class UOTPooling(CoefficientPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Tell how far from mean pooling the layer is on this X, and with what coefficients, ready for JSON.
+        """Return how far from mean pooling the layer is on this X, and its coefficients, as data for JSON.
 
         Returns:
-            By name, with None for a number that is not finite: `divergence`, the distance of the plans from
-            uniform ones in nats (see `PlanStats`), and their `mass`, both means over the sets; `spread`, the
-            standard deviation of the entries of X that are present; `scale`, the least, the median and the
-            largest of the scales, if they are not fixed at 1; `weights`, the coefficients in force.
+            A dict, with None for a number that is not finite: `divergence`, that of `PlanStats`, and the `mass`
+            of the plans, both means over the sets; `spread`, the standard deviation of the entries of X that
+            are present; `scale`, the minimum, median and maximum of the scales unless they are fixed at 1;
+            `weights`, the coefficients for each step.
         """
         problem = self.problem(X, index, ptr, dim_size, mask)
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
-        there = rows if sets.present is None else rows[sets.present.squeeze(-1)]
+        present = rows if sets.present is None else rows[sets.present.squeeze(-1)]
         stats = problem.stats(problem.plan(self.solver, impl=self.impl))
-        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": there.std()}
-        known: dict[str, Any] = {name: _finite(value) for name, value in numbers.items()}
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": present.std()}
+        result: dict[str, Any] = {name: _finite(value) for name, value in numbers.items()}
         if self._slots["scale"] != self._slot("scale", 1.0):
             scales = self.scales()
-            known["scale"] = [_rounded(value) for value in (scales.min(), scales.median(), scales.max())]
-        weights = {name: value.expand(self.solver.K) for name, value in self.coefficients().items()}
-        return known | {"weights": {name: [round(float(v), 6) for v in w] for name, w in weights.items()}}
+            result["scale"] = [_finite(value, 6) for value in (scales.min(), scales.median(), scales.max())]
+        result["weights"] = {
+            name: [round(float(value), 6) for value in values.expand(self.solver.K)]
+            for name, values in self.coefficients().items()
+        }
+        return result
 
     def scales(self) -> Tensor:
-        """Return the scales t in force, one per feature, (D,)."""
+        """Return the current scales t, one per feature, (D,)."""
         slot = self._slots["scale"]
         if slot.parameter:
             return transformed(getattr(self, slot.parameter), "linear")
@@ -268,7 +256,7 @@ class UOTPooling(CoefficientPooling):
 
     @classmethod
     def mean(cls, dim: int, **options: Any) -> UOTPooling:
-        """Make mean pooling (Proposition 1): all coefficients large, uniform priors."""
+        """Make mean pooling (Proposition 1), with large coefficients and uniform priors."""
         return cls._preset(dim, Sinkhorn(K=1), options, rho=1e10, **_MEAN)
 
     @classmethod
@@ -304,7 +292,7 @@ class UOTPooling(CoefficientPooling):
         output: Literal["equation", "code"] = "equation",
         **options: Any,
     ) -> UOTPooling:
-        """Make the layer of the paper: its algorithm as printed, all coefficients learned as its authors do.
+        """Make the layer of the paper: its algorithm as printed, with coefficients learned as in its code.
 
         Args:
             dim: number of features.
@@ -334,9 +322,8 @@ class UOTPooling(CoefficientPooling):
     def get_config(self) -> dict[str, Any]:
         """Return every option of the layer as plain data, ready for JSON; `from_config` makes it again.
 
-        Every option is named, defaults too, so that a layer stays what it is if these change. Learned numbers
-        are in the state dict; device and dtype are options of `from_config`. A module of your own as a prior
-        cannot go there, and raises an error.
+        Defaults are named too, so that the layer does not change with them. Learned numbers are in the state
+        dict; device and dtype are options of `from_config`. A prior that is your own module raises an error.
         """
         return configs.of(self)
 
@@ -346,7 +333,7 @@ class UOTPooling(CoefficientPooling):
 
         Args:
             config: the options.
-            **options: options to take in place of those of `config`, or that it cannot hold: device, dtype.
+            **options: options that replace those of `config`, and device and dtype.
         """
         return cls(**configs.options(cls, config, options))
 
@@ -362,9 +349,7 @@ class UOTPooling(CoefficientPooling):
         return ", ".join(parts)
 
 
-def _finite(value: Tensor) -> float | None:
-    return float(value) if bool(value.isfinite()) else None
-
-
-def _rounded(value: Tensor) -> float | None:
-    return round(float(value), 6) if bool(value.isfinite()) else None
+def _finite(value: Tensor, digits: int | None = None) -> float | None:
+    if not bool(value.isfinite()):
+        return None
+    return float(value) if digits is None else round(float(value), digits)

@@ -1,4 +1,4 @@
-"""What each sample contributes to outputs of a network."""
+"""Contributions of samples to outputs of a network."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ Output = Tensor | Callable[[Tensor], Tensor]
 
 
 def contributions(call: Call, reduce: str, output: Output, dtype: torch.dtype) -> Tensor:
-    """Return sum_d w_nd X_nd g_d for each sample; `UOTPooling.scores` says what that is.
+    """Return sum_d w_nd X_nd g_d for each sample, see `UOTPooling.scores`.
 
     Args:
-        call: what the layer solves.
+        call: of the layer.
         reduce: of the layer, "mean" or "sum".
         output: g, or the function whose derivative is g.
-        dtype: of the pooled vectors that the layer hands on, which a function takes.
+        dtype: of the pooled vectors, the argument of that function.
     """
     call = call.prepared()
     sets = call.sets
-    # The reference has the weights of samples from log P: a feature whose mass underflows in P has some.
+    # The reference computes the weights from log P, so a feature whose mass underflows in P has some.
     parts = sets.fill_absent(call.X * shares(call), 0.0)
     if reduce == "sum":
         parts = parts * sets.to_rows(call.sizes(parts))
     g = direction(sets.squeeze(sets.sum_n(parts)).to(dtype), output).to(call.X.dtype)
     if g.dim() < 3:
         return (parts * sets.to_rows(sets.per_feature(g))).sum(-1)
-    maps = [(parts * sets.to_rows(sets.per_feature(one))).sum(-1) for one in g.unbind(1)]
+    maps = [(parts * sets.to_rows(sets.per_feature(each))).sum(-1) for each in g.unbind(1)]
     return torch.stack(maps, dim=-1)
 
 
 def direction(y: Tensor, output: Output) -> Tensor:
-    """Return g, (D,), (B, D), or (B, C, D) for C outputs: a tensor as it is, or that of a function."""
+    """Return g, (D,), (B, D), or (B, C, D) for C outputs: a tensor, or the derivative of a function."""
     num_sets, D = y.shape
     accepted = (
         "a function from the pooled vectors to one number per set, or several, or a tensor "
@@ -64,5 +64,5 @@ def direction(y: Tensor, output: Output) -> Tensor:
                 "graph (is there a torch.no_grad or a .detach() inside?)"
             )
         columns = value.reshape(num_sets, -1).sum(0)
-        each = [torch.autograd.grad(one, y, retain_graph=True)[0] for one in columns.unbind()]
-        return each[0] if len(each) == 1 else torch.stack(each, dim=1)
+        gradients = [torch.autograd.grad(column, y, retain_graph=True)[0] for column in columns.unbind()]
+        return gradients[0] if len(gradients) == 1 else torch.stack(gradients, dim=1)

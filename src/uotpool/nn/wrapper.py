@@ -1,4 +1,4 @@
-"""What can be asked of a UOT pooling, for modules that hold one as `pool` and lay out its input themselves."""
+"""The methods of a UOT pooling for modules that hold one and convert their input for it."""
 
 from __future__ import annotations
 
@@ -17,47 +17,44 @@ Restore = Callable[[Tensor], Tensor]
 
 
 class PoolWrapper:
-    """Mixin that asks `self.pool` for its plan, scores, scales and coefficients, in the layout of the input.
-
-    The arguments of these methods are those of `forward`.
-    """
+    """Mixin with the methods of `self.pool` in the layout of the input, with the arguments of `forward`."""
 
     pool: UOTPooling
-    # The options of the class itself, which are attributes of the same names.
+    # The names of the options of the class itself, which are attributes.
     _options: ClassVar[tuple[str, ...]] = ()
 
-    def _sets(self, *inputs: Any, **more: Any) -> tuple[dict[str, Any], Restore]:
-        """Return the arguments for `self.pool`, and what brings values of samples back."""
+    def _sets(self, *inputs: Any, **options: Any) -> tuple[dict[str, Any], Restore]:
+        """Return the arguments for `self.pool`, and a function that brings values of samples back."""
         raise NotImplementedError
 
-    def plan(self, *inputs: Any, **more: Any) -> Tensor:
-        """Return the transport plan behind `forward`, in at least float32, in the layout of the input."""
-        arguments, restore = self._sets(*inputs, **more)
+    def plan(self, *inputs: Any, **options: Any) -> Tensor:
+        """Return the transport plan of `forward`, in at least float32."""
+        arguments, restore = self._sets(*inputs, **options)
         return self._features_in_place(restore(self.pool.plan(**arguments)))
 
     def scores(
-        self, *inputs: Any, output: Tensor | Callable[[Tensor], Tensor] | None = None, **more: Any
+        self, *inputs: Any, output: Tensor | Callable[[Tensor], Tensor] | None = None, **options: Any
     ) -> Tensor:
-        """Return what each sample counts for, as `UOTPooling.scores` does; several outputs come last."""
-        arguments, restore = self._sets(*inputs, **more)
+        """Return a score for each sample, as `UOTPooling.scores` does; several outputs come last."""
+        arguments, restore = self._sets(*inputs, **options)
         return restore(self.pool.scores(**arguments, output=output))
 
-    def problem(self, *inputs: Any, **more: Any) -> Problem:
-        """Return the problem that is solved for this input, in the layout of `self.pool`."""
-        return self.pool.problem(**self._sets(*inputs, **more)[0])
+    def problem(self, *inputs: Any, **options: Any) -> Problem:
+        """Return the problem that `self.pool` solves for this input, in its layout."""
+        return self.pool.problem(**self._sets(*inputs, **options)[0])
 
     def scales(self) -> Tensor:
-        """Return the scales in force, one per feature."""
+        """Return the current scales, one per feature."""
         return self.pool.scales()
 
     def coefficients(self) -> dict[str, Tensor]:
-        """Return the coefficients in force, as `UOTPooling.coefficients` does."""
+        """Return the current coefficients, as `UOTPooling.coefficients` does."""
         return self.pool.coefficients()
 
     def get_config(self) -> dict[str, Any]:
         """Return every option as plain data, ready for JSON; `from_config` makes the module again."""
-        own = {name: configs.plain(getattr(self, name)) for name in self._options}
-        return own | self.pool.get_config()
+        options = {name: configs.plain(getattr(self, name)) for name in self._options}
+        return options | self.pool.get_config()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **options: Any) -> Self:
@@ -65,13 +62,13 @@ class PoolWrapper:
 
         Args:
             config: the options.
-            **options: options to take in place of those of `config`, or that it cannot hold: device, dtype.
+            **options: options that replace those of `config`, and device and dtype.
         """
         if not isinstance(config, Mapping):
             checks.fail("config", "what get_config returned, a dict", config, TypeError)
         merged = {**config, **options}
-        own = {name: merged.pop(name) for name in cls._options if name in merged}
-        return cls(**own, **configs.options(UOTPooling, merged, {}))
+        arguments = {name: merged.pop(name) for name in cls._options if name in merged}
+        return cls(**arguments, **configs.options(UOTPooling, merged, {}))
 
     def _features_in_place(self, P: Tensor) -> Tensor:
         """Move the features of a plan from its last dimension to where the input has them."""

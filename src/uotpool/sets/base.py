@@ -1,8 +1,8 @@
 """One view of a batch of sets for every input layout.
 
-The solvers need three things of a batch: a reduction over the samples of each set, the way back
-from a per-set value to the rows, and the rows that are present. `Sets` offers just these, so each
-solver is written once. The table has the shapes for B sets, D features and M rows in all:
+The solvers need three operations: a reduction over the samples of each set, spreading a value of a
+set to its rows, and the mask of present rows. `Sets` has these, so each solver is written once for
+all layouts. The table has the shapes for B sets, D features and M rows in all:
 
 | kind of value    | letter | dense          | ragged    |
 |------------------|--------|----------------|-----------|
@@ -11,8 +11,8 @@ solver is written once. The table has the shapes for B sets, D features and M ro
 | per feature      | u      | (B, 1, D)      | (B, D)    |
 | per set          | s      | (B, 1, 1)      | (B, 1)    |
 
-An absent row (padding, or a sample whose prior is zero) holds finite filler and takes no part in
-any reduction over samples. Nothing is compacted, so no size depends on data and we never wait for a
+An absent row (padding, or a sample whose prior is zero) holds a finite value and is left out of all
+reductions over samples. Absent rows are not removed, so no size depends on data and no call waits for a
 GPU.
 """
 
@@ -35,13 +35,12 @@ def logsumexp_d(Y: Tensor) -> Tensor:
 
 
 class Sorted(NamedTuple):
-    """The rows of each set in ascending order, feature by feature, one set after the other; absent rows are
-    last.
+    """The rows of each set in ascending order of each feature, set by set, with absent rows last.
 
     Attributes:
         rows: (rows, D); inf in absent ones.
-        first: the place of the first row of each set, (B, 1).
-        sizes: how many rows of it are present, (B, 1).
+        first: position of the first row of each set, (B, 1).
+        sizes: number of present rows of each set, (B, 1).
     """
 
     rows: Tensor
@@ -49,10 +48,10 @@ class Sorted(NamedTuple):
     sizes: Tensor
 
     def at(self, rank: Tensor) -> Tensor:
-        """Return the values of a rank in each set, (B, D); `rank` is (B, 1), from 0, and taken as the nearest
-        there is.
+        """Return the values of a rank in each set, (B, D), 0 for empty sets.
 
-        0 in sets without samples.
+        Args:
+            rank: (B, 1), from 0; clamped to the samples of the set.
         """
         last = (self.sizes - 1).clamp_min(0)
         place = (self.first + torch.minimum(rank.clamp_min(0), last)).squeeze(-1)
@@ -66,7 +65,7 @@ class Sets(ABC):
 
     def __init__(self, num_sets: int, present: Tensor | None) -> None:
         self.num_sets = num_sets
-        self.present = present  # bool, shape of v; None where every row is there
+        self.present = present  # bool, shape of v; None: every row is present
 
     @abstractmethod
     def _sum(self, Y: Tensor) -> Tensor: ...
@@ -101,7 +100,7 @@ class Sets(ABC):
         return sets
 
     def fill_absent(self, Y: Tensor, fill: float) -> Tensor:
-        """Return Y with `fill` in the absent rows, whatever they hold, and no gradient to them."""
+        """Return Y with `fill` in the absent rows, which get no gradient."""
         return Y if self.present is None else torch.where(self.present, Y, fill)
 
     def sum_n(self, Y: Tensor) -> Tensor:

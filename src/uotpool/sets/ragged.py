@@ -28,7 +28,7 @@ class RaggedSets(Sets):
 
     @property
     def index(self) -> Tensor:
-        """The set of each row, made when first asked for."""
+        """The set of each row, computed at first use."""
         if self._index is None:
             assert self._like is not None
             rows, device = self._like.shape[0], self._like.device

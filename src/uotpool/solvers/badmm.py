@@ -1,7 +1,7 @@
 """Exact Bregman ADMM, entropic and quadratic.
 
 The two blocks {P, eta} and {S, mu} are tied by the soft constraints P = S, marg_D(P) = mu,
-marg_N(S) = eta. Each constraint has a dual (Z, z1, z2) and a KL term of weight rho. This differs
+marg_N(S) = eta. Each constraint has a dual (Z, z1, z2) and a KL term with the coefficient rho. This differs
 from the published Algorithm 1:
 
 - P and S are not projected on mu and eta but weigh the coupling KL and the marginal KL together,
@@ -67,9 +67,9 @@ class BregmanADMM(Solver):
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log S after K steps and a closing primal update with the coefficients of the last one."""
         s, quadratic = start(problem), self.regularizer == QUADRATIC
-        for k in range(problem.w.num_steps()):
+        for k in range(problem.c.num_steps()):
             s = step(problem, s, k, quadratic)
-        return primal(problem, s, problem.w.num_steps() - 1, quadratic).log_S
+        return primal(problem, s, problem.c.num_steps() - 1, quadratic).log_S
 
 
 class State(NamedTuple):
@@ -113,9 +113,9 @@ def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
     separately. Where an entry of Y is large, the logarithm of a sum over both would be lost to
     rounding, and with it the mass of the plan. Absent rows are held at 0, as they would overflow.
     """
-    X, sets, _, _, w = problem
-    assert w.rho is not None
-    alpha0, rho = w.alpha0[k], w.rho[k]
+    X, sets, _, _, c = problem
+    assert c.rho is not None
+    alpha0, rho = c.alpha0[k], c.rho[k]
     if quadratic:
         # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms, and a step
         # that ignores this overshoots. The maximum is per set, so that batch mates do not matter.
@@ -158,8 +158,8 @@ def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
 
 def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
     """Do step k."""
-    _, sets, log_p0, log_q0, w = problem
-    alpha1, alpha2 = w.alpha1[k], w.alpha2[k]
+    _, sets, log_p0, log_q0, c = problem
+    alpha1, alpha2 = c.alpha1[k], c.alpha2[k]
     log_P, log_p, log_S, log_q, rho = primal(problem, s, k, quadratic)
     rho_n = sets.to_rows(rho) if quadratic else rho
 

@@ -1,4 +1,4 @@
-"""What every solver is: a frozen dataclass of plain numbers, with `solve` from a problem to log P."""
+"""The base class of the solvers, and the form in which they get a problem."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ QUADRATIC: Regularizer = "quadratic"
 REGULARIZERS = (ENTROPIC, QUADRATIC)
 DEFAULT_K = 4
 MAX_K = 2**20
-MAX_MAGNIFIED = 256.0  # how many times its rounding a potential may be off by in float32; as in csrc
+MAX_MAGNIFIED = 256.0  # the largest error of a potential in float32, in units of its rounding; as in csrc/
 
 
-class Weights(NamedTuple):
+class StepCoefficients(NamedTuple):
     """alpha0, alpha1, alpha2 and, for Bregman ADMM, rho: one (K,) tensor each."""
 
     alpha0: Tensor
@@ -31,26 +31,26 @@ class Weights(NamedTuple):
     rho: Tensor | None = None
 
     def num_steps(self) -> int:
-        """Return K. It is no property: torch.compile of torch 2.4 to 2.8 knows none of a named tuple."""
+        """Return K. torch.compile of torch 2.4 to 2.8 fails on properties of a named tuple."""
         return self.alpha0.shape[0]
 
 
 class SolverInput(NamedTuple):
-    """A problem with no defaults left: priors in the shapes of `sets`, coefficients by name.
+    """A problem with all defaults filled in, as the solvers get it.
 
     Attributes:
         X: samples as rows, times their scale; absent rows hold finite filler.
         sets: which rows belong to which set.
         log_p0: shape u of `sets`.
         log_q0: shape v of `sets`.
-        w: the coefficients.
+        c: the coefficients.
     """
 
     X: Tensor
     sets: Sets
     log_p0: Tensor
     log_q0: Tensor
-    w: Weights
+    c: StepCoefficients
 
     def start(self) -> Tensor:
         """Return log P before the first step: mean pooling for uniform priors, for all solvers."""
@@ -59,8 +59,8 @@ class SolverInput(NamedTuple):
 
     def double(self) -> SolverInput:
         """Return the problem in float64."""
-        w = Weights(*[None if t is None else t.double() for t in self.w])  # type: ignore[arg-type]
-        return SolverInput(self.X.double(), self.sets, self.log_p0.double(), self.log_q0.double(), w)
+        c = StepCoefficients(*[None if t is None else t.double() for t in self.c])  # type: ignore[arg-type]
+        return SolverInput(self.X.double(), self.sets, self.log_p0.double(), self.log_q0.double(), c)
 
     def zero_potentials(self) -> tuple[Tensor, Tensor]:
         """Return u = 0 and v = 0."""
@@ -71,7 +71,7 @@ class SolverInput(NamedTuple):
 class Solver(ABC):
     """One algorithm with its options. Options are plain numbers, so solvers compare, hash and go into JSON."""
 
-    # Without annotations, as these would be fields, and those of a subclass keep the place of the first one.
+    # Without annotations, since annotated attributes of a dataclass are fields.
     regularizer = ENTROPIC  # the R of its problem
     output = "equation"  # "code": D sum_n X P, see `published`
     uses_rho = False
@@ -81,7 +81,7 @@ class Solver(ABC):
 
     @property
     def converges(self) -> bool:
-        """Whether this returns the optimum itself, so that coefficients have one value each."""
+        """Whether `solve` iterates up to the optimum, so that each coefficient has one value."""
         return False
 
     @abstractmethod
@@ -89,27 +89,27 @@ class Solver(ABC):
         """Return log P after the steps (at least 1) in the shape of X, with finite filler at absent rows."""
 
     def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float] | None:
-        """Return what a step divides its exponents by, and what the potentials that it leaves are multiples of.
+        """Return the divisor of the exponents of a step, and the unit of the potentials that it hands on.
 
-        None where the rounding of float32 is never magnified by more than a few. csrc has the same.
+        None where the rounding of float32 is hardly magnified. csrc/ has the same.
         """
         return None
 
     def beyond_float32(self, steps: Iterable[Sequence[float]]) -> bool:
-        """Whether a step divides what one before left by a number too small for the rounding of float32.
+        """Whether a step divides potentials by a number that is too small for the rounding of float32.
 
         Args:
-            steps: alpha0, alpha1, alpha2 and rho (any number without one) of each step.
+            steps: alpha0, alpha1, alpha2 and rho of each step; any number where there is no rho.
         """
         largest = 0.0
         for coefficients in steps:
             units = self.units(*coefficients)
             if units is None:
                 return False
-            divides, leaves = units
-            if largest > MAX_MAGNIFIED * divides:
+            divisor, unit = units
+            if largest > MAX_MAGNIFIED * divisor:
                 return True
-            largest = max(largest, leaves)
+            largest = max(largest, unit)
         return False
 
     def config(self) -> dict[str, Any]:
@@ -118,4 +118,4 @@ class Solver(ABC):
 
 
 def check_steps(K: object) -> None:
-    checks.count("K", K, 0, most=MAX_K)
+    checks.count("K", K, 0, high=MAX_K)

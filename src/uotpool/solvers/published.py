@@ -38,8 +38,8 @@ class Sinkhorn(Solver):
 
     Args:
         K: number of steps; 0 leaves the plan at the priors.
-        output: "equation" for the paper's eq. 4, as everywhere; "code" for D sum_n X P, which the authors' code
-            puts out and which is not normalised.
+        output: "equation" for the paper's eq. 4, as everywhere; "code" for D sum_n X P, the output of the
+            authors' code, which is not normalised.
     """
 
     K: int = DEFAULT_K
@@ -82,11 +82,11 @@ class BregmanADMM(Solver):
 
 
 def _sinkhorn(problem: SolverInput) -> Tensor:
-    X, sets, log_p0, log_q0, w = problem
+    X, sets, log_p0, log_q0, c = problem
     a, b = problem.zero_potentials()
-    Y = X / w.alpha0[0]
-    for k in range(w.num_steps()):
-        alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
+    Y = X / c.alpha0[0]
+    for k in range(c.num_steps()):
+        alpha0, alpha1, alpha2 = c.alpha0[k], c.alpha1[k], c.alpha2[k]
         log_p, log_q = sets.logsumexp_n(Y), logsumexp_d(Y)
         a = alpha1 * (a + alpha0 * (log_p0 - log_p)) / (alpha0 * (alpha0 + alpha1))
         b = alpha2 * (b + alpha0 * (log_q0 - log_q)) / (alpha0 * (alpha0 + alpha2))
@@ -95,13 +95,13 @@ def _sinkhorn(problem: SolverInput) -> Tensor:
 
 
 def _badmm(problem: SolverInput, quadratic: bool) -> Tensor:
-    X, sets, log_p0, log_q0, w = problem
-    assert w.rho is not None
+    X, sets, log_p0, log_q0, c = problem
+    assert c.rho is not None
     log_P = log_S = sets.to_rows(log_p0) + log_q0
     log_mu, log_eta = log_p0, log_q0
     Z, (z1, z2) = torch.zeros_like(X), problem.zero_potentials()
-    for k in range(w.num_steps()):
-        alpha0, alpha1, alpha2, rho = w.alpha0[k], w.alpha1[k], w.alpha2[k], w.rho[k]
+    for k in range(c.num_steps()):
+        alpha0, alpha1, alpha2, rho = c.alpha0[k], c.alpha1[k], c.alpha2[k], c.rho[k]
         # Line 3, log-primal update.
         if quadratic:
             Y = log_S + (X - alpha0 * log_S.exp() - Z) / rho

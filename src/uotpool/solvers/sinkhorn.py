@@ -31,14 +31,14 @@ class Sinkhorn(Solver):
     def solve(self, problem: SolverInput) -> Tensor:
         """Return log P after K sweeps from v = 0. The alpha0 of the last step forms the plan."""
         u, v = problem.zero_potentials()
-        for k in range(problem.w.num_steps()):
+        for k in range(problem.c.num_steps()):
             u, v = sweep(problem, v, k)
-        return log_plan(problem.X, problem.sets, u, v, problem.w.alpha0[-1])
+        return log_plan(problem.X, problem.sets, u, v, problem.c.alpha0[-1])
 
 
 def smax_n(sets: Sets, Y: Tensor, alpha0: Tensor) -> Tensor:
     """Return the smooth maximum alpha0 log sum_n exp(Y / alpha0), in the units of Y."""
-    # We subtract before we divide, which keeps the digits of Y at alpha0 = 1e-5.
+    # Subtracting before dividing keeps the digits of Y for alpha0 down to 1e-5.
     m = sets.max_n(Y.detach())
     E = sets.fill_absent((Y - sets.to_rows(m)) / alpha0, -torch.inf).exp()
     return m + alpha0 * sets.sum_n(E).clamp_min(1.0).log()  # the sum is >= 1 except for an empty set
@@ -56,8 +56,8 @@ def sweep(problem: SolverInput, v: Tensor, k: int) -> tuple[Tensor, Tensor]:
     The published update moves both from the same iterate and mixes up the units of the potentials.
     It has another fixed point unless alpha0 = 1 (`solvers/published.py`).
     """
-    X, sets, log_p0, log_q0, w = problem
-    alpha0, alpha1, alpha2 = w.alpha0[k], w.alpha1[k], w.alpha2[k]
+    X, sets, log_p0, log_q0, c = problem
+    alpha0, alpha1, alpha2 = c.alpha0[k], c.alpha1[k], c.alpha2[k]
     tau1, tau2 = alpha1 / (alpha0 + alpha1), alpha2 / (alpha0 + alpha2)
     u = tau1 * (alpha0 * log_p0 - smax_n(sets, X + v, alpha0))
     # A constant in u or v cancels in the plan. Without it the potentials stay of the size of X,

@@ -81,7 +81,7 @@ class Dynamic(Pooling):
 
     def __init__(self, dim: int, *, steps: int = 3) -> None:
         super().__init__(dim)
-        self.steps = checks.count("steps", steps, 1, most=MAX_STEPS)
+        self.steps = checks.count("steps", steps, 1, high=MAX_STEPS)
 
     def _attention(self, X: Tensor, sets: Sets) -> Tensor:
         """Return the couplings c of the last step."""

@@ -22,14 +22,13 @@ def attended(logits: Tensor, X: Tensor, sets: DenseSets) -> Tensor:
     return sets.softmax_n(logits).transpose(1, 2) @ X
 
 
-def _divisor(name: str, given: int | None, dim: int) -> int:
-    """Return into how many parts of one width the features are split; a valid one, or by default at most 8."""
-    if given is None:
+def _divisor(name: str, parts: int | None, dim: int) -> int:
+    """Return the number of equal parts of the features; by default the largest of 8, 4, 2 and 1."""
+    if parts is None:
         return math.gcd(dim, 8)
-    number = int(checks.count(name, given, 1))
-    if dim % number:
-        checks.fail(name, f"a divisor of dim={dim}", given)
-    return number
+    if dim % int(checks.count(name, parts, 1)):
+        checks.fail(name, f"a divisor of dim={dim}", parts)
+    return int(parts)
 
 
 class MAP(Pooling):

@@ -57,7 +57,7 @@ class TopKMean(Pooling):
 
     def __init__(self, dim: int, *, k: int = 8) -> None:
         super().__init__(dim)
-        self.k = checks.count("k", k, 1, most=10_000)
+        self.k = checks.count("k", k, 1, high=10_000)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         ordered = sets.sort_n(X)

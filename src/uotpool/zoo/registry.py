@@ -17,14 +17,22 @@ from uotpool.solvers import BY_NAME, Sinkhorn, Solver, published
 
 
 class Entry(NamedTuple):
-    """A pooling of the registry."""
+    """A pooling of the registry.
 
-    where: str  # module:class, below uotpool if it begins with zoo or nn
+    Attributes:
+        where: module:class, below uotpool if it begins with zoo or nn.
+        formula: of the pooled vector.
+        paper: authors and year; the class has the full citation.
+        source: where the code comes from.
+        options: all options that decide what the name computes, so that another default of the class does not
+            change it.
+        fixed: the names of those options that cannot be passed to `build`.
+    """
+
+    where: str
     formula: str
-    paper: str  # authors and year; the class has the full citation
-    source: str = "uotpool"  # where the code comes from
-    # All that the name depends on, so that another default of the class changes no pooling: what is `fixed` by
-    # the name, and defaults of it.
+    paper: str
+    source: str = "uotpool"
     fixed: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -44,15 +52,15 @@ class Entry(NamedTuple):
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "torch_geometric":
                 raise
-            needs = "it needs PyTorch Geometric: install the extra `pyg`"
-            raise ModuleNotFoundError(f"uotpool.zoo.{name}: {needs}", name=error.name) from error
+            hint = "it needs PyTorch Geometric: install the extra `pyg`"
+            raise ModuleNotFoundError(f"uotpool.zoo.{name}: {hint}", name=error.name) from error
 
 
 def _imported(module: str, name: str) -> type[Pooling]:
-    found = getattr(import_module(module), name, None)
-    if not (inspect.isclass(found) and issubclass(found, Pooling)):
-        checks.fail("name", f"a subclass of uotpool.zoo.Pooling as {module}:{name}", found, TypeError)
-    return found  # type: ignore[return-value] # checked above
+    kind: Any = getattr(import_module(module), name, None)
+    if not (inspect.isclass(kind) and issubclass(kind, Pooling)):
+        checks.fail("name", f"a subclass of uotpool.zoo.Pooling as {module}:{name}", kind, TypeError)
+    return kind
 
 
 LEE, ILSE, UOT = "Lee et al. 2016", "Ilse et al. 2018", "Cheng and Xu 2022"
@@ -66,8 +74,10 @@ _PER_FEATURE = {"scale": Learned(1.0, "linear"), "p0": None, "q0": None, "reduce
 
 
 def _uot(formula: str, solver: Solver, options: dict[str, Any], fixed: tuple[str, ...] = ()) -> Entry:
-    known = {"solver": solver, **_PER_FEATURE, **options}
-    return Entry("nn.pooling:UOTPooling", formula, UOT, fixed=("solver", *fixed), options=tuple(known.items()))
+    options = {"solver": solver, **_PER_FEATURE, **options}
+    return Entry(
+        "nn.pooling:UOTPooling", formula, UOT, fixed=("solver", *fixed), options=tuple(options.items())
+    )
 
 
 def _of_paper(solver: Solver) -> Entry:
@@ -152,9 +162,7 @@ ENTRIES: dict[str, Entry] = {
     "topk-mean": Entry("zoo.ranks:TopKMean", "mean of the k largest x_nd", "", options=(("k", 8),)),
     "std": Entry("zoo.ranks:Std", "(1/N sum_n (x_nd - mean_n x_nd)^2)^(1/2)", ""),
     "half-mean-max": Entry(
-        "zoo.per_feature:HalfMeanMax",
-        "mean_n x_nd of the first half of the features, max_n x_nd of the others",
-        "",
+        "zoo.per_feature:HalfMeanMax", "mean of half of the features, max of the others", ""
     ),
     "softmax": Entry("zoo.simple:Softmax", "sum_n softmax_n(t x_nd) x_nd", "Li et al. 2020"),
     "softmax-per-feature": _uot(
@@ -197,22 +205,19 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
-GROUP = (
-    "uotpool.poolings"  # of entry points, by which another package adds poolings: name = "package.module:Class"
-)
+# Entry points by which another package adds poolings: name = "package.module:Class".
+GROUP = "uotpool.poolings"
 
 
 @lru_cache
 def _added() -> dict[str, Entry]:
     """Return the poolings that installed packages add."""
-    found = metadata.entry_points(group=GROUP)
-    return {
-        point.name: Entry(point.value, "", "", point.module) for point in found if point.name not in ENTRIES
-    }
+    points = [point for point in metadata.entry_points(group=GROUP) if point.name not in ENTRIES]
+    return {point.name: Entry(point.value, "", "", point.module) for point in points}
 
 
 def names() -> list[str]:
-    """Return all names that `build` knows. Beside these it takes "package.module:Class"."""
+    """Return all names that `build` takes, beside "package.module:Class"."""
     return [*ENTRIES, *_added()]
 
 
@@ -229,15 +234,15 @@ SYNONYMS = {
 def entry(name: str) -> Entry:
     """Return the entry of a name; raise an error with the nearest names for an unknown one."""
     if isinstance(name, str):
-        known = ENTRIES.get(name) or _added().get(name)
-        if known is not None:
-            return known
+        registered = ENTRIES.get(name) or _added().get(name)
+        if registered is not None:
+            return registered
         module, colon, attribute = name.partition(":")
         if colon and all(part.isidentifier() for part in [*module.split("."), attribute]):
             return Entry(name, "", "", module)
-    asked = str(name).lower()
-    near = [SYNONYMS[asked]] if asked in SYNONYMS else []
-    near += difflib.get_close_matches(asked, names(), n=3, cutoff=0.4)
+    lower = str(name).lower()
+    near = [SYNONYMS[lower]] if lower in SYNONYMS else []
+    near += difflib.get_close_matches(lower, names(), n=3, cutoff=0.4)
     hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
     raise ValueError(
         f"name: expected a pooling of uotpool.zoo or package.module:Class, got {checks.describe(name)}{hint} "
@@ -252,8 +257,8 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
         name: one of `names()`, which `uotpool poolings` lists, or "package.module:Class" for a pooling of your
             own.
         dim: number of features of a sample.
-        hidden: width of the hidden layer, for the poolings that have one; default `dim`, but 4 `dim` for
-            "map". The others ignore it, so that one can be put in the place of another by its name alone.
+        hidden: width of the hidden layer; default `dim`, but 4 `dim` for "map". Poolings without a hidden layer
+            ignore it.
         **options: options of the pooling's class, for example `ratio=0.8` for "sagp", or those of
             `UOTPooling` for "uotp-...", see `options_of`.
 
@@ -274,29 +279,29 @@ def build(name: str, dim: int, hidden: int | None = None, **options: Any) -> Poo
 
 
 def options_of(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return all options of the class behind a name: those of the name, and these, checked.
+    """Return all arguments of the class of a name: the options of the name, and these.
 
-    Layers of UOT take, beside their own options, K and readout ("conditional", "sum" or "authors") and
-    "uniform" priors, which stored runs are spelled with.
+    `UOTPooling` takes also K, readout ("conditional", "sum" or "authors") and "uniform" priors, as stored runs
+    have them.
     """
-    found = entry(name)
-    kind = found.load()
+    registered = entry(name)
+    kind = registered.load()
     is_uot = kind is UOTPooling
     known = set(inspect.signature(kind).parameters) - {"dim"} | ({"K", "readout"} if is_uot else set())
     for option, value in options.items():
-        if option in found.fixed:
+        if option in registered.fixed:
             raise TypeError(f"{option}: expected none, {name!r} sets it, got {value!r}")
         if option not in known:
             close = difflib.get_close_matches(option, known, n=1)
-            accepted = ", ".join(sorted(known - set(found.fixed))) or "none"
+            accepted = ", ".join(sorted(known - set(registered.fixed))) or "none"
             hint = f", did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"{option}: expected an option of {name!r} ({accepted}{hint}), got {option!r}")
-    merged = dict(found.options) | options
+    merged = dict(registered.options) | options
     return _as_arguments(merged) if is_uot else merged
 
 
 def _as_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of `UOTPooling` from options as stored runs spell them."""
+    """Return arguments of `UOTPooling` from options of stored runs."""
     options = dict(options)
     solver = options["solver"]
     if "K" in options:
@@ -309,7 +314,7 @@ def _as_arguments(options: dict[str, Any]) -> dict[str, Any]:
         solver = replace(solver, output="code")
     elif readout == "sum":
         options["reduce"] = "sum"
-    uniform = {
-        name: None for name in ("p0", "q0") if isinstance(options[name], str) and options[name] == "uniform"
-    }
-    return options | uniform | {"solver": solver}
+    for name in ("p0", "q0"):
+        if isinstance(options[name], str) and options[name] == "uniform":
+            options[name] = None
+    return options | {"solver": solver}

@@ -1,4 +1,4 @@
-// One bag: the log-sum-exps of both directions with their derivatives, which is what the entropic solvers are made of.
+// One set: the log-sum-exps of both directions with their derivatives, which is what the entropic solvers are made of.
 #pragma once
 
 #include "storage.h"
@@ -6,7 +6,7 @@
 namespace {
 
 // Below this a sum of exponentials relative to a bound, not to its largest term, may have lost what counts.
-template <class T> constexpr T TRUSTED = sizeof(T) == 4 ? T(0x1p-60) : T(0x1p-500);
+template <class T> constexpr T MIN_RELIABLE_SUM = sizeof(T) == 4 ? T(0x1p-60) : T(0x1p-500);
 // Stands for -infinity in the padding, where 0 * infinity must not arise.
 template <class T> constexpr T NOTHING = sizeof(T) == 4 ? T(-3e38) : T(-1e300);
 
@@ -25,7 +25,7 @@ template <class T> struct RowLse {
 };
 
 // The scale s of each feature, where there is one: the plan is that of Z = s X, but X itself is pooled, so X is what a
-// bag holds, and s is multiplied into the coefficients that X has in exponents and their derivatives.
+// set holds, and s is multiplied into the coefficients that X has in exponents and their derivatives.
 template <class T, bool Scaled> struct Scale {
     using Bits = typename Lanes<T>::I;
     static constexpr typename Lanes<T>::Bits SIGN = typename Lanes<T>::Bits(1) << (8 * sizeof(T) - 1);
@@ -76,7 +76,7 @@ template <class T, bool Scaled> struct Products {
     }
 };
 
-template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
+template <class T, Place Where, bool Scaled> struct Set : Storage<T, Where> {
     using Base = Storage<T, Where>;
     using Base::N, Base::D, Base::Dp, Base::top, Base::scalar, Base::per_feature, Base::per_sample, Base::over_chunks;
     using Base::sum_columns, Base::sum_scalars, Base::max_columns, Base::sample, Base::chunks;
@@ -87,7 +87,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     T *by_scale;  // (chunks, Dp): sums over the rows of (X - top) times the derivative by Z through the plan
     T *by_top;    // (Dp): sums over the rows of the latter, which is the derivative by s top
 
-    Bag(Arena &arena, CallerMatrix<T> given, CallerMatrix<T> wanted, int64_t n, int64_t chunk_rows, bool backward)
+    Set(Arena &arena, CallerMatrix<T> given, CallerMatrix<T> wanted, int64_t n, int64_t chunk_rows, bool backward)
         : Base(arena, given, wanted, n, chunk_rows, backward), scale{Scaled ? per_feature(arena) : nullptr},
           centred(per_feature(arena)) {
         by_scale = Scaled && backward ? arena.take<T>(chunks * Dp) : nullptr;
@@ -104,11 +104,11 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     void load() {
         // The maxima of the columns on the way in; the minima, where the scale is negative: there Z is largest.
         const auto signs = [scale = scale](int64_t d) { return scale.signs(d); };
-        max_columns(top, signs, [bag = *this](int64_t n, int64_t d, auto turned) {
-            const V<T> x = bag.source.entries(n, d);
+        max_columns(top, signs, [set = *this](int64_t n, int64_t d, auto turned) {
+            const V<T> x = set.source.entries(n, d);
             if constexpr (Where == IN_SCRATCH)
-                st(bag.X + n * bag.Dp + d, x);
-            return bag.scale.upwards(x, turned);
+                st(set.X + n * set.Dp + d, x);
+            return set.scale.upwards(x, turned);
         });
         if constexpr (Scaled)
             each<T>(Dp, [&](int64_t d) { st(top + d, scale.upwards(ld(top + d), signs(d))); });
@@ -161,18 +161,18 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
     // Sets `centred`; the distance of the largest and the smallest of the maxima.
     double centre() {
         if constexpr (!Scaled) {
-            const T most = largest(top, D);
-            each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - most); });
+            const T max = largest(top, D);
+            each<T>(Dp, [&](int64_t d) { st(centred + d, ld(top + d) - max); });
             fill_padding(centred, D, T(0));
-            return double(most) - double(smallest(top, D));
+            return double(max) - double(smallest(top, D));
         }
         each<T>(Dp, [&](int64_t d) { st(centred + d, scale.times(ld(top + d), d)); });
-        const double most = largest(centred, D), least = smallest(centred, D);
+        const double max = largest(centred, D), least = smallest(centred, D);
         // In double: of numbers that are large and alike, the rounding of a product would be all that is left.
         for (int64_t d = 0; d < D; ++d)
-            centred[d] = T(double(scale.of[d]) * double(top[d]) - most);
+            centred[d] = T(double(scale.of[d]) * double(top[d]) - max);
         fill_padding(centred, D, T(0));
-        return most - least;
+        return max - least;
     }
 
     Products<T, Scaled> products(int64_t chunk) const { return {scale, Scaled ? by_scale + chunk * Dp : nullptr}; }
@@ -184,7 +184,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
         }
     }
 
-    // A module's derivative by s top is c times these.
+    // A step's derivative by s top is c times these.
     void add_by_top(const T *columns, double c) {
         if constexpr (Scaled)
             each<T>(D, [&](int64_t d) { st(by_top + d, ld(by_top + d) + T(c) * ld(columns + d)); });
@@ -206,8 +206,8 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
         if (q.tight)
             max_columns(
                 q.ref2, [scale = scale, c2 = q.c2](int64_t d) { return scale.times(c2, d); },
-                [bag = *this, v2 = q.v2](int64_t n, int64_t d, auto c2) {
-                    return fma<T>(c2, bag.sample(n, d), v2[n]);
+                [set = *this, v2 = q.v2](int64_t n, int64_t d, auto c2) {
+                    return fma<T>(c2, set.sample(n, d), v2[n]);
                 });
         else
             memset(q.ref2, 0, size_t(Dp) * sizeof(T));
@@ -250,7 +250,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 });
             });
         });
-        if (!q.tight && smallest(q.L, D) < TRUSTED<T>)
+        if (!q.tight && smallest(q.L, D) < MIN_RELIABLE_SUM<T>)
             return solve(q, c, v, true);
         each<T>(Dp, [&](int64_t d) {
             const V<T> s = ld(q.L + d);
@@ -341,7 +341,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 for (int r = 0; r < R; ++r) {
                     sums.ref2[n + r] = 0;
                     sums.R[n + r] = lane_sum<T>(row[r]);
-                    if (sums.R[n + r] < TRUSTED<T>)
+                    if (sums.R[n + r] < MIN_RELIABLE_SUM<T>)
                         sums.R[n + r] = tight_row(q, n + r);
                 }
             });
@@ -432,7 +432,7 @@ template <class T, Place Where, bool Scaled> struct Bag : Storage<T, Where> {
                 });
             });
         });
-        if (!q.tight && smallest(q.inverse, D) < TRUSTED<T>)
+        if (!q.tight && smallest(q.inverse, D) < MIN_RELIABLE_SUM<T>)
             return pool(q, c, v, mean, true);
         each<T>(Dp, [&](int64_t d) {
             const V<T> inverse = 1 / ld(q.inverse + d);
