@@ -211,8 +211,6 @@ ALWAYS: list[Bad] = [
     ("p0", lambda: layer(p0=Returns(lambda s: None))(X)),
     ("q0", lambda: layer(q0=Returns(lambda x: x))(X)),
     ("q0", lambda: layer(q0=Returns(lambda x: x[..., 0].int()))(X)),
-    ("lrr", lambda: groups(lrr=1.0)),
-    ("params", lambda: groups(params=[])),
     ("module", lambda: groups(layer().parameters())),
     ("weight_decay", lambda: groups(weight_decay="a")),
     ("weight_decay", lambda: groups(weight_decay=-1)),
@@ -535,5 +533,5 @@ def test_a_mask_beside_offsets_is_named_too():
 
 
 def test_an_aggregation_has_no_mask():
-    with pytest.raises(ValueError, match=r"^index: "):
+    with pytest.raises(TypeError, match=r"^index: "):
         UOTAggregation(4)(ROWS, ones(6, dtype=torch.bool))
