@@ -34,11 +34,13 @@ class Quantile(Pooling):
         low, high = ordered.at(rank), ordered.at(rank + 1)
         # Not low + f (high - low), which overflows where the two are of opposite signs.
         share = place - rank
-        return (1 - share) * low + share * high
+        return _with_nan((1 - share) * low + share * high, X, sets)
 
 
 class TopKMean(Pooling):
-    r"""The mean of the k largest values of each feature, of all where a set has fewer samples.
+    r"""The mean of the k largest values of each feature, :math:`y_d = \frac1k \sum_{i > N - k} x_{(i) d}`.
+
+    Of all values where a set has fewer samples.
 
     Args:
         dim: number of features.
@@ -54,7 +56,7 @@ class TopKMean(Pooling):
         total = torch.zeros_like(ordered.at(ordered.sizes))
         for i in range(1, self.k + 1):
             total = total + torch.where(ordered.sizes >= i, ordered.at(ordered.sizes - i), 0.0)
-        return total / ordered.sizes.clamp(1, self.k)
+        return _with_nan(total / ordered.sizes.clamp(1, self.k), X, sets)
 
 
 class Std(Pooling):
@@ -70,5 +72,10 @@ class Std(Pooling):
         unit = sets.max_n(X.detach().abs())
         unit = torch.where(unit > 0, unit, 1.0)
         variance = sets.sum_n((X / sets.to_rows(unit)).square()) / count
-        root = torch.where(variance > 0, variance, 1.0).sqrt()
-        return sets.squeeze(torch.where(variance > 0, unit * root, 0.0))
+        root = torch.where(variance == 0, 1.0, variance).sqrt()
+        return sets.squeeze(torch.where(variance == 0, 0.0, unit * root))
+
+
+def _with_nan(y: Tensor, X: Tensor, sets: Sets) -> Tensor:
+    """Return y, NaN where a sample is, which sorting puts behind all others and padding too."""
+    return torch.where(sets.squeeze(sets.max_n(X.detach())).isnan(), torch.nan, y)
