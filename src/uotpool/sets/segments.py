@@ -2,7 +2,7 @@
 
 Inductor (torch 2.13, CPU) scatters into buffers that it also uses for something else, as soon as a
 graph has several scatters. That gives wrong numbers without a message, or a crash
-(`tests/test_runtime.py` has the case). Inductor cannot do so inside an operator of our own, so we
+(`tests/nn/test_runtime.py` has the case). Inductor cannot do so inside an operator of our own, so we
 use such operators while compiling. Eager runs and exports see plain torch.
 """
 
