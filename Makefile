@@ -17,8 +17,8 @@ LARGE := $(VENV)/.large
 # timm, with a torchvision that may not load beside this torch: tests/beside_cpu.py says why they are here.
 TIMM := $(VENV)/timm
 # What `make test-with` runs: the parts that need torch, PyG and few small packages.
-LIBRARY := -m "not process" tests/backends --ignore=tests/backends/test_build.py tests/nn tests/zoo $(foreach name,assignment cli gradients graph_readout images \
-	invariance limits nested optimality paper_facts pyg scale scores stability validation,tests/test_$(name).py)
+LIBRARY := -m "not process" tests/backends --ignore=tests/backends/test_build.py tests/nn tests/solvers tests/zoo tests/integrations/test_pyg.py \
+	tests/test_cli.py tests/test_graph_readout.py tests/test_validation.py
 TORCH ?= torch
 OLDEST_TORCH := 2.4.0
 PUBLISH := build/publish

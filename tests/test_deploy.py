@@ -18,8 +18,6 @@ from uotpool import (
     AdaptiveUOTPool2d,
     Sinkhorn,
     UOTPool2d,
-    replace_global_pool,
-    replace_local_pools,
 )
 from uotpool.zoo import build
 
@@ -87,11 +85,6 @@ def test_onnx_by_tracing(name):
         close(run(randn(B, N, D)), layer(randn(B, N, D)))
 
 
-def test_onnx_by_tracing_of_fixed_sizes():
-    for layer, size in ((classic(D), (2, 5, D)), (POOLS["ceil"](), SIZES[0])):
-        close(traced(layer, (randn(*size),))(randn(*size)), layer(randn(*size)))
-
-
 def test_onnx_by_tracing_with_a_mask():
     def mask(B, N):
         return torch.arange(N) < torch.arange(B)[:, None] % N + 1
@@ -122,17 +115,6 @@ def test_onnx_by_tracing_of_images(name):
     run = traced(layer, (randn(*SIZES[0]),), IMAGES)
     for size in SIZES:
         close(run(randn(*size)), layer(randn(*size)))
-
-
-def test_onnx_by_tracing_of_a_swapped_network():
-    layers = nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 16, 3, 2, 1)
-    model = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(16, 4))
-    model = replace_local_pools(replace_global_pool(model)).eval()
-    with torch.no_grad():
-        model.get_submodule("5.pool").raw_scale.fill_(0.1)
-    run = traced(model, (randn(2, 3, 64, 64),), IMAGES)
-    for size in ((2, 3, 64, 64), (1, 3, 96, 80), (5, 3, 71, 65)):
-        close(run(randn(*size)), model(randn(*size)))
 
 
 # --- torch.export, and ONNX by it
@@ -251,15 +233,6 @@ def test_traced_layers_on_other_images(name):
     traced = saved(torch.jit.trace(layer, (randn(*SIZES[0]),)))
     for size in SIZES:
         close(traced(randn(*size)), layer(randn(*size)))
-
-
-def test_traced_layer_in_training():
-    """Plain operators of torch, so with derivatives."""
-    layer, X = classic(D), randn(3, 6, D).requires_grad_()
-    traced = torch.jit.trace(layer, (randn(2, 5, D),))
-    grads = [torch.autograd.grad(f(X).square().sum(), [X, *layer.parameters()]) for f in (traced, layer)]
-    for got, want in zip(*grads, strict=True):
-        close(got, want)
 
 
 def saved(traced: Any) -> Any:

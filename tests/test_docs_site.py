@@ -76,25 +76,6 @@ def test_every_page_of_the_repository_is_there(site):
     assert 'url=docs/index.html"' in (site / "index.html").read_text()
 
 
-def test_the_search_index_has_every_page(site):
-    """It is a script, so that a browser loads it from a file too."""
-    start, _, found = (site / "searchindex.js").read_text().partition("(")
-    index = json.loads(found.removesuffix(")"))
-    assert start == "Search.setIndex"
-    pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
-    assert set(index["docnames"]) == pages - {"index", "genindex", "search"}
-    assert len(index["terms"]) > 1500
-    assert {"transport", "plan", "kernel"} <= index["terms"].keys()
-
-
-def test_every_page_says_its_version_and_leads_to_the_others(site):
-    for page in (site / name for name in ("docs/index.html", "docs/api/zoo.html", "results/mil/fair.html")):
-        words = " ".join(read(page).text)
-        assert f"uotpool {uotpool.__version__}" in words, page
-        for group in ("Quick start", "Use it in", "Guide", "Background", "Experiments", "API", "Project"):
-            assert group in words, (page, group)
-
-
 def test_docstrings_are_drawn(site):
     pages = {path.stem: path.read_text() for path in (site / "docs" / "api").glob("*.html")}
     assert set(pages) == {"functions", "images", "integrations", "layers", "zoo"}

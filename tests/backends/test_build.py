@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from uotpool import cli, coefficients
+from uotpool import coefficients
 from uotpool.backends import ops
 from uotpool.backends.cpu import library
 
@@ -113,11 +113,6 @@ def test_kernel_objects_share_nothing(isa):
 # What a user is told
 
 
-@needs_library
-def test_info_names_the_instruction_set():
-    assert re.search(r"^  cpu +available \((\w+); usable here: baseline", cli.info(), re.MULTILINE)
-
-
 INFO = """
 import torch, uotpool
 print("imported", flush=True)
@@ -170,11 +165,6 @@ def test_a_broken_library_is_a_reason_and_not_an_error(tmp_path):
     assert loaded is None
     assert reason.startswith("libuotpool_native.so cannot be loaded (")
     assert str(tmp_path) not in reason
-
-
-def test_a_missing_other_library_is_said_at_first_use():
-    text = run(sys.executable, "-c", INFO, UOTPOOL_LIBRARY="nowhere/lib.so")
-    assert "UOTPOOL_LIBRARY: got 'nowhere/lib.so'" in text
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from uotpool_experiments.datasets import fetch
 
 from bench import reviews
 from tests import test_docs
-from tests.spelling import make_layer
 from tests.tolerances import F32
+from uotpool import Learned
+from uotpool.integrations.sentence_transformers import UOTPooling
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [
@@ -41,14 +42,14 @@ def test_the_swap_keeps_the_embeddings(minilm):
     model = SentenceTransformer(minilm, device="cpu", local_files_only=True)
     expected = encode(model)
     assert expected.shape == (len(TEXTS), 384)
-    model[1] = make_layer(384, start="mean")
+    model[1] = UOTPooling(384, scale=Learned(0.0))
     torch.testing.assert_close(encode(model), expected, rtol=F32, atol=F32)
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_saved_and_loaded(minilm, tmp_path, include_prompt):
     model = SentenceTransformer(minilm, device="cpu", local_files_only=True)
-    model[1] = make_layer(384, include_prompt)
+    model[1] = UOTPooling(384, include_prompt)
     with torch.no_grad():
         model[1].pool.raw_scale.normal_(0.0, 0.3)
     model.save(str(tmp_path), create_model_card=False)

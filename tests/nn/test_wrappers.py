@@ -137,27 +137,6 @@ def test_several_classes_and_ragged_bags():
     torch.testing.assert_close(instances.split([4, 3])[0].sum(0), logits[0] - model.classifier.bias)
 
 
-@pytest.mark.parametrize(
-    ("argument", "call"),
-    [
-        ("x", lambda: UOTAggregation(D).forward(BAD)),
-        ("index", lambda: UOTAggregation(D).forward(torch.randn(3, D), BAD)),
-        ("x", lambda: UOTAggregation(D)(torch.randn(3, D + 1), torch.tensor([0, 0, 1]))),
-        ("features", lambda: SentencePooling(D)(5)),
-        ("feat_ext", lambda: UOTMIL((D,), feat_ext=BAD)),
-        ("Y", lambda: UOTMIL((D,)).compute_loss(BAD, torch.randn(2, 3, D))),
-        ("Y", lambda: UOTMIL((D,)).compute_loss(torch.ones(3), torch.randn(2, 3, D))),
-        ("X", lambda: UOTMIL((D,))(torch.randn(3, D))),
-        ("X", lambda: UOTMIL((D,))([])),
-        ("kernel_size, stride", lambda: UOTPool2d(D, 2, stride=2**63)),
-        ("config", lambda: AdaptiveUOTPool2d.from_config(BAD)),
-    ],
-)
-def test_refusals_name_the_argument(argument, call):
-    with pytest.raises((TypeError, ValueError), match=f"^{argument}: "):
-        call()
-
-
 def test_the_tokens_of_a_vision_transformer():
     """The plan is that of the tokens that the model pools, without the class token."""
     timm = import_timm()

@@ -1,7 +1,7 @@
 """Sum and maximum of the rows of ragged sets, and values of sets for their rows.
 
 Inductor (torch 2.13, CPU) reuses the buffer of a scatter too early in a graph with several scatters,
-which gives wrong numbers without a message, or a crash (the case is in `tests/test_runtime.py`). So we
+which gives wrong numbers without a message, or a crash (the case is in `tests/nn/test_runtime.py`). So we
 use custom operators while compiling, and plain torch in eager mode and exports.
 """
 

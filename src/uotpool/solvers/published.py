@@ -3,7 +3,7 @@
 We resolve misprints where the appendix or the derivation decides: the S update divides by (alpha0 +
 rho), the dual Z moves by rho, and the quadratic S update uses P^(k+1), as R = <P, S> implies.
 Everything else is as printed, with the consequences (`docs/published-algorithms.md`,
-tests/test_paper_facts.py): Sinkhorn's fixed point is not the optimum unless alpha0 = 1, and Bregman
+tests/solvers/test_paper_facts.py): Sinkhorn's fixed point is not the optimum unless alpha0 = 1, and Bregman
 ADMM keeps mu = p0 and eta = q0, so alpha1 and alpha2 have no effect. Rows are samples here, so the
 paper's "col" reduction is over n.
 """

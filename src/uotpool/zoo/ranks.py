@@ -10,11 +10,6 @@ from uotpool.nn.base import Pooling
 from uotpool.sets import Sets
 
 
-def _spoil(y: Tensor, X: Tensor, sets: Sets) -> Tensor:
-    """Return y with NaN for each feature of a set that has one: an order of values would pass over it."""
-    return y + sets.squeeze(sets.sum_n(torch.where(X.detach().isnan(), torch.nan, 0.0)))
-
-
 class Quantile(Pooling):
     r"""A quantile of each feature, linear between two samples as `torch.quantile` is.
 
@@ -39,16 +34,16 @@ class Quantile(Pooling):
         low, high = ordered.at(rank), ordered.at(rank + 1)
         # Not low + f (high - low), which overflows where the two are of opposite signs.
         share = place - rank
-        return _spoil((1 - share) * low + share * high, X, sets)
+        return _with_nan((1 - share) * low + share * high, X, sets)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, q={self.q}"
 
 
 class TopKMean(Pooling):
-    r"""The mean of the k largest values of each feature, :math:`y_d = \frac1k \sum_{i \le k} x_{(N - i) d}`.
+    r"""The mean of the k largest values of each feature, :math:`y_d = \frac1k \sum_{i > N - k} x_{(i) d}`.
 
-    Of all samples where a set has fewer.
+    Of all values where a set has fewer samples.
 
     Args:
         dim: number of features.
@@ -64,7 +59,7 @@ class TopKMean(Pooling):
         total = torch.zeros_like(ordered.at(ordered.sizes))
         for i in range(1, self.k + 1):
             total = total + torch.where(ordered.sizes >= i, ordered.at(ordered.sizes - i), 0.0)
-        return _spoil(total / ordered.sizes.clamp(1, self.k), X, sets)
+        return _with_nan(total / ordered.sizes.clamp(1, self.k), X, sets)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, k={self.k}"
@@ -83,5 +78,10 @@ class Std(Pooling):
         unit = sets.max_n(X.detach().abs())
         unit = torch.where(unit > 0, unit, 1.0)
         variance = sets.sum_n((X / sets.to_rows(unit)).square()) / count
-        root = torch.where(variance > 0, variance, 1.0).sqrt()
-        return _spoil(sets.squeeze(torch.where(variance > 0, unit * root, 0.0)), X, sets)
+        root = torch.where(variance == 0, 1.0, variance).sqrt()
+        return sets.squeeze(torch.where(variance == 0, 0.0, unit * root))
+
+
+def _with_nan(y: Tensor, X: Tensor, sets: Sets) -> Tensor:
+    """Return y, NaN where a sample is, which sorting puts behind all others and padding too."""
+    return torch.where(sets.squeeze(sets.max_n(X.detach())).isnan(), torch.nan, y)

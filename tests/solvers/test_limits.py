@@ -134,3 +134,36 @@ def test_plan_stats_layouts_and_empty_sets():
     for a, b in zip(dense, ragged, strict=True):
         assert torch.allclose(a, b[:4], atol=tol.F64)
         assert b[4] == 0
+
+
+def own_samples(seed: int = 0) -> torch.Tensor:
+    """Return 32 samples in which every feature is large at samples of its own, 8 of them, in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    X = 0.1 * torch.rand(32, 4, generator=generator, dtype=torch.float64)
+    owner = torch.arange(32) % 4
+    X[torch.arange(32), owner] += 1.0 + torch.rand(32, generator=generator, dtype=torch.float64)
+    return X[torch.randperm(32, generator=generator)][None]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_feature_is_the_mean_of_its_share_of_the_samples(seed):
+    X = own_samples(seed)
+    y = uot_pool(X, 1.0, 1e4, 1e4, scale=100.0, K="converged")
+    largest = X.topk(8, dim=1).values.mean(1)
+    torch.testing.assert_close(y, largest, rtol=0, atol=tol.LARGEST_SHARE)
+    assert (X.amax(1) - largest).min() > 0.1
+    assert (largest - X.mean(1)).min() > 0.5
+
+
+def test_without_transport_it_is_the_maximum():
+    X = own_samples()
+    y = uot_pool(X, 1.0, 1e4, 0.0, scale=100.0, K=1)
+    torch.testing.assert_close(y, X.amax(1), rtol=0, atol=tol.NEARLY_MAX)
+
+
+@pytest.mark.parametrize("alpha", [3.0, 10.0, 1e3])
+def test_no_sample_holds_more_the_larger_alpha2_is(alpha):
+    X = own_samples()
+    most = [uot_plan(X, 1.0, 1e4, a, scale=100.0, K="converged").sum(-1).max() for a in (alpha, 3 * alpha)]
+    assert most[1] < most[0]
+    assert most[1] > 1 / 32

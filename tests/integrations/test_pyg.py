@@ -78,11 +78,6 @@ def test_message_passing(solver):
     assert (dx[4] == 0).all()
 
 
-def test_message_passing_without_edges():
-    conv = Mean(aggr=UOTAggregation(D).double())
-    assert torch.equal(conv(randn(NODES, D), EDGES[:, :0]), torch.zeros(NODES, D, dtype=torch.float64))
-
-
 def test_as_the_mean_aggregation_of_a_stock_convolution():
     """With the weights of mean pooling, `SAGEConv` gives what its own mean aggregation gives."""
     mean = {"solver": Sinkhorn(1), "scale": 1.0, "alpha0": 1e12, "alpha1": 1e12, "alpha2": 1e12}
@@ -90,26 +85,6 @@ def test_as_the_mean_aggregation_of_a_stock_convolution():
     ours.load_state_dict(stock.state_dict(), strict=False)
     x = randn(NODES, D)
     torch.testing.assert_close(ours(x, EDGES), stock(x, EDGES), rtol=tol.LIMIT_F64, atol=tol.LIMIT_F64)
-
-
-def test_gradients_through_a_stock_convolution():
-    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", q0="learned", alpha1=Learned())).double()
-    x = randn(NODES, D).requires_grad_()
-    conv(x, EDGES).square().sum().backward()
-    gradients = {name: p.grad for name, p in conv.named_parameters()}
-    assert sum("aggr_module.pool" in name for name in gradients) == 6
-    assert all(g is not None and g.isfinite().all() and g.abs().max() > 0 for g in gradients.values())
-    assert x.grad is not None
-    assert (x.grad != 0).all()
-
-
-def test_one_of_several_aggregations():
-    """`aggr.MultiAggregation` puts it beside stock ones, `aggr="mean"` among them."""
-    aggregation, layer = pair()
-    x, index = randn(6, D), torch.tensor([2, 0, 0, 2, 2, 0])
-    both = aggr.MultiAggregation([aggregation, "mean"])(x, index, dim_size=3)
-    close(both[:, :D], layer(x, index, dim_size=3))
-    close(both[:, D:], aggr.MeanAggregation()(x, index, dim_size=3))
 
 
 class Classifier(nn.Module):
@@ -159,28 +134,6 @@ def test_more_dimensions_are_pooled_as_stock_aggregations_pool_them():
         close(aggregation(x, ptr=ptr, dim=dim), aggregation(x, index, dim_size=3, dim=dim))
         assert torch.equal(aggregation(x, index, ptr=ptr, dim=dim), aggregation(x, ptr=ptr, dim=dim))
     close(aggregation(randn(5, 3, D), dim=0), aggregation(randn(5, 3, D), torch.zeros_like(index), dim=0))
-
-
-def test_sets_of_several_heads_are_checked():
-    aggregation, x = UOTAggregation(D).double(), randn(3, 5, D)
-    index, ptr = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([0, 2, 2, 5])
-    for wanted, arguments in (
-        (r"index: expected the set of each of the 5 nodes, \(5,\)", {"index": index[:4]}),
-        ("index: expected", {"index": index, "dim_size": 2}),
-    ):
-        with pytest.raises(ValueError, match=wanted):
-            aggregation(x, **arguments, dim=1)
-    for wanted, arguments in (  # a call of PyG's checks these itself, and makes what is not given
-        ("dim_size: expected 3, the number of sets of ptr", {"ptr": ptr, "dim_size": 4}),
-        ("dim_size: expected None without index and ptr", {"dim_size": 2}),
-    ):
-        with pytest.raises(ValueError, match=wanted):
-            aggregation.forward(x, **arguments, dim=1)
-    for arguments in ({"index": index}, {"ptr": ptr}, {}):
-        close(aggregation.forward(x, **arguments, dim=1), aggregation(x, **arguments, dim=1))
-    assert aggregation(x, index, dim=1).shape == (3, 3, D)
-    close(aggregation(x, dim=1), aggregation(x, torch.zeros_like(index), dim_size=1, dim=1))
-    assert torch.equal(aggregation(x, dim_size=2, dim=1)[:, 1], x.new_zeros(3, D))
 
 
 def test_a_convolution_with_several_heads():
@@ -233,45 +186,3 @@ def test_a_compiled_stock_model():
     close(compiled(*given), model(*given))
     compiled(*given).sum().backward()
     assert all(p.grad is not None for p in model.readout.parameters())
-
-
-def test_wrong_dimensions_are_named():
-    aggregation = UOTAggregation(D)
-    none = torch.zeros(5, dtype=torch.int64)
-    cases = [
-        (
-            (torch.zeros(5), none, {"dim": 0}),
-            r"x: expected a tensor \(nodes, features\), got .* of shape \(5,\)",
-        ),
-        ((torch.zeros(5, D), torch.zeros(D, dtype=torch.int64), {"dim": -1}), "dim: expected a dimension of x"),
-        ((torch.zeros(2, 5, D), none, {"dim": 2}), "dim: expected a dimension of x"),
-        ((torch.zeros(5, 3), none, {}), r"X: expected 4 features .* \(5, 3\)"),
-        ((torch.zeros(5, D), torch.tensor([0, 0, 1, 2, 3]), {"dim_size": 2}), "index: expected values"),
-        ((torch.zeros(2, 5, D), torch.tensor([0, 0, 1, 2, 3]), {"dim_size": 2}), "index: expected values"),
-    ]
-    for (x, index, options), message in cases:
-        with pytest.raises(ValueError, match=message):
-            aggregation(x, index, **options)
-
-
-def test_reset_parameters():
-    """A convolution resets its aggregation with itself."""
-    conv = SAGEConv(D, 6, aggr=UOTAggregation(D, p0="learned", alpha0=Learned(0.25)))
-    pool = conv.aggr_module.pool
-    with torch.no_grad():
-        for p in pool.parameters():
-            p.fill_(9.0)
-    torch.manual_seed(3)
-    conv.reset_parameters()
-    assert all((p != 9.0).all() for p in pool.parameters())
-    torch.testing.assert_close(pool.coefficients()["alpha0"], torch.tensor([0.25]), rtol=tol.INIT, atol=0.0)
-    drawn = [p.detach().clone() for p in pool.parameters()]
-    torch.manual_seed(3)
-    conv.reset_parameters()
-    assert all(torch.equal(p, q) for p, q in zip(pool.parameters(), drawn, strict=True))
-
-
-def test_repr():
-    aggregation = UOTAggregation(D, solver=Sinkhorn(2), alpha0=0.5, q0="learned")
-    assert repr(aggregation) == "UOTAggregation(4, Sinkhorn(K=2), alpha0=0.5)"
-    assert "aggr=UOTAggregation(4, Sinkhorn(K=4))" in repr(SAGEConv(D, 6, aggr=UOTAggregation(D)))

@@ -24,54 +24,37 @@ def unit(p):
     return p / p.sum(-1, keepdim=True)
 
 
-@each_implementation
+SCALE = torch.tensor([0.7, -1.5, 0.0], dtype=torch.float64)  # the derivative where it is 0, too
+
+
+def of_everything(call, solver, formulation, impl="auto"):
+    """Return the call as a function of X, p0, q0, the scale and the coefficients, and where to check it."""
+
+    def run(X, p0, q0, scale, *weights):
+        how = {"solver": solver, "formulation": formulation, "impl": impl}
+        return call(X, *weights, p0=unit(p0), q0=unit(q0), scale=scale, **how)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("formulation", "implementation"), [("exact", "auto"), ("exact", "reference"), ("paper", "auto")]
+)
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_gradcheck(solver, K):
-    check_gradients(solver, "exact", K)
-
-
-@pytest.mark.parametrize("K", [1, 3])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_gradcheck_of_the_published(solver, K):
-    """The published formulation is the reference's alone."""
-    check_gradients(solver, "paper", K)
-
-
-def check_gradients(solver, formulation, K):
+def test_gradcheck(solver, K, formulation, implementation):
     weights = [w for w in module_weights(solver, K) if w is not None]
-
-    def pool(X, p0, q0, *weights):
-        return uot_pool(X, *weights, p0=unit(p0), q0=unit(q0), solver=solver, formulation=formulation)
-
-    def plan(X, p0, q0, *weights):
-        return uot_plan(X, *weights, p0=unit(p0), q0=unit(q0), solver=solver, formulation=formulation)
-
-    assert gradcheck(pool, (*leaves(2, 4, 3), *weights))
-    assert gradcheck(plan, (*leaves(1, 3, 3), *weights))
+    for call, sizes in ((uot_pool, (2, 4, 3)), (uot_plan, (1, 3, 3))):
+        inputs = (*leaves(*sizes), SCALE.clone().requires_grad_(), *weights)
+        assert gradcheck(of_everything(call, solver, formulation, implementation), inputs)
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_gradgradcheck_of_the_unrolled_reference(solver, formulation):
     weights = [w for w in module_weights(solver, 2) if w is not None]
-
-    def pool(X, p0, q0, *weights):
-        how = {"solver": solver, "formulation": formulation, "impl": "reference"}
-        return uot_pool(X, *weights, p0=unit(p0), q0=unit(q0), **how)
-
-    assert gradgradcheck(pool, (*leaves(1, 3, 2), *weights))
-
-
-@each_implementation
-def test_gradcheck_ragged():
-    X = torch.rand(7, 3, dtype=torch.float64, requires_grad=True)
-    index = torch.tensor([2, 0, 0, 2, 2, 0, 0])  # unsorted, set 1 empty
-    for solver in SOLVERS:
-        weights = [w for w in module_weights(solver, 2) if w is not None]
-        assert gradcheck(
-            lambda X, *w, s=solver: uot_pool(X, *w, index=index, dim_size=4, solver=s), (X, *weights)
-        )
+    inputs = (*leaves(1, 3, 3), SCALE.clone().requires_grad_(), *weights)
+    assert gradgradcheck(of_everything(uot_pool, solver, formulation, "reference"), inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("weights", [(0.5, 1.0, 1.0), (0.05, 1.0, 0.3), (0.3, 5.0, 0.0), (0.3, 0.0, 1.0)])
@@ -84,10 +67,12 @@ def test_gradcheck_of_the_optimum(solver, weights):
     entries = weights == (0.5, 1.0, 1.0)
     alphas = [torch.tensor(a, dtype=torch.float64, requires_grad=a > 0) for a in weights]
 
-    def pool(X, p0, q0, *alphas):
-        return uot_pool(X, *alphas, p0=unit(p0), q0=unit(q0), solver=solver, K="converged", tol=1e-13)
+    def pool(X, p0, q0, scale, *alphas):
+        how = {"solver": solver, "K": "converged", "tol": 1e-13}
+        return uot_pool(X, *alphas, p0=unit(p0), q0=unit(q0), scale=scale, **how)
 
-    assert gradcheck(pool, (*leaves(1, 4, 3), *alphas), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=not entries)
+    inputs = (*leaves(1, 4, 3), SCALE.clone().requires_grad_(), *alphas)
+    assert gradcheck(pool, inputs, eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=not entries)
 
 
 @pytest.mark.parametrize(
@@ -130,17 +115,6 @@ def test_implicit_gradient_equals_unrolled(solver):
         assert torch.allclose(implicit, unrolled, rtol=0, atol=1e-6)
 
 
-def test_implicit_gradient_ragged_equals_dense():
-    X, p0, q0 = leaves(3, 6, 4)
-    for solver in ("sinkhorn", "badmm-q"):
-        how = {"solver": solver, "K": "converged", "p0": p0}
-        dense = uot_pool(X, 0.5, 1.0, 0.7, q0=q0, **how)
-        index = torch.arange(3).repeat_interleave(6)
-        ragged = uot_pool(X.flatten(0, 1), 0.5, 1.0, 0.7, q0=q0.flatten(), index=index, **how)
-        a, b = (torch.autograd.grad(y.square().sum(), (X, p0, q0), retain_graph=True) for y in (dense, ragged))
-        assert all(torch.allclose(x, y, atol=tol.F64_SOLVED) for x, y in zip(a, b, strict=True))
-
-
 def test_second_derivative_of_the_optimum_says_so():
     X = problem(1, 4, 3).X.requires_grad_()
     y = uot_pool(X, 0.5, 1.0, 1.0, K="converged")
@@ -159,31 +133,27 @@ def weight_gradients(solver, formulation, K):
     return {n: torch.zeros(K) if g is None else g for n, g in zip(names, grads, strict=True)}
 
 
-@each_implementation
-@pytest.mark.parametrize("K", [1, 2, 4])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_exact_solvers_have_no_dead_weight(solver, K):
-    """Every weight of every module gets a gradient: eta moves at a module's end, S closes."""
-    for name, g in weight_gradients(solver, "exact", K).items():
-        assert (g.abs() > tol.STRUCTURAL_ZERO).all(), (name, g)
-
-
-# Modules of the published solvers whose weight never gets a gradient.
+# Steps of the published solvers whose coefficient never gets a gradient; exactly solved ones have none.
 PAPER_ZEROS = {
-    "sinkhorn": {"alpha1": [-1]},  # the last a is a constant for each feature: eq. 4 divides it out
-    "badmm-e": {"alpha0": [-1], "alpha1": "all", "alpha2": "all"},  # the output P^(K) comes before S^(K)
-    "badmm-q": {"alpha1": "all", "alpha2": "all"},
+    "sinkhorn": {"alpha1": slice(-1, None)},  # the last a is a constant for each feature: eq. 4 divides it out
+    "badmm-e": {
+        "alpha0": slice(-1, None),
+        "alpha1": slice(None),
+        "alpha2": slice(None),
+    },  # P^(K) precedes S^(K)
+    "badmm-q": {"alpha1": slice(None), "alpha2": slice(None)},
 }
 
 
+@each_implementation
 @pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.parametrize("formulation", FORMULATIONS)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_published_solvers_dead_weights(solver, K):
-    zeros = PAPER_ZEROS[solver]
-    for name, g in weight_gradients(solver, "paper", K).items():
+def test_dead_weights(solver, formulation, K):
+    for name, g in weight_gradients(solver, formulation, K).items():
         dead = torch.zeros(K, dtype=torch.bool)
-        if name in zeros:
-            dead[slice(None) if zeros[name] == "all" else zeros[name]] = True
+        if formulation == "paper" and name in PAPER_ZEROS[solver]:
+            dead[PAPER_ZEROS[solver][name]] = True
         assert (g.abs()[dead] <= tol.STRUCTURAL_ZERO).all(), (name, g)
         assert (g.abs()[~dead] > tol.STRUCTURAL_ZERO).all(), (name, g)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem
-from tests.spelling import classic, make_layer, uot_plan, uot_pool
+from tests.spelling import make_layer, uot_plan, uot_pool
 from uotpool import Learned, UOTPool2d, UOTPooling
 
 pytestmark = pytest.mark.usefixtures("every_implementation")
@@ -37,55 +35,6 @@ def test_formula(solver, formulation):
     P = uot_plan(X, *weights, **how)
     for b, N in enumerate((7, 4, 3)):
         close(y[b], N * (X[b] * P[b]).sum(0) / P[b].sum(0))
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_layouts_agree_with_gradients(solver):
-    layer = classic(D, solver=solver, readout="sum", q0="learned").double()
-    x = torch.randn(sum(SIZES), D, dtype=torch.float64)
-    index = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
-    mask = torch.arange(6) < torch.tensor(SIZES)[:, None]
-    dense = torch.full((len(SIZES), 6, D), torch.nan, dtype=torch.float64)
-    dense[mask] = x
-    order = torch.randperm(len(x))
-
-    def run(X, **layout):
-        X = X.clone().requires_grad_()
-        y = layer(X, **layout)
-        dX, *rest = torch.autograd.grad(y.sin().sum(), [X, *layer.parameters()])
-        return y, dX, rest
-
-    y, dx, rest = run(x, index=index, dim_size=len(SIZES))
-    assert not y[1].any()
-    layouts = [
-        (run(x[order], index=index[order], dim_size=len(SIZES)), lambda d: d, order),
-        (run(x, ptr=torch.tensor([0, *SIZES]).cumsum(0)), lambda d: d, slice(None)),
-        (run(dense, mask=mask), lambda d: d[mask], slice(None)),
-    ]
-    for (other, d, others), rows_of, place in layouts:
-        close(other, y)
-        close(rows_of(d), dx[place])
-        for a, b in zip(rest, others, strict=True):
-            close(a, b)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_gradcheck(solver):
-    X = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    weights = module_weights(solver, 2)
-
-    def pool(X, *learned):
-        filled = iter(learned)
-        return uot_pool(
-            X,
-            *(None if w is None else next(filled) for w in weights),
-            mask=mask,
-            solver=solver,
-            readout="sum",
-        )
-
-    assert torch.autograd.gradcheck(pool, (X, *(w for w in weights if w is not None)))
 
 
 def test_a_set_that_is_there_twice_pools_to_twice_as_much():
@@ -128,27 +77,3 @@ def test_contributions_add_up_to_the_output():
     mask = torch.arange(6) < torch.tensor([[6], [2], [4]])
     scores = layer.scores(X, mask=mask, output=head)
     close(scores.sum(1), head(layer(X, mask=mask)).squeeze(1))
-
-
-def test_copies_and_text():
-    layer = make_layer(D, readout="sum")
-    assert layer.get_config()["reduce"] == "sum"
-    assert "reduce='sum'" in repr(layer)
-    X = torch.randn(2, 5, D)
-    for twin in (copy.deepcopy(layer), UOTPooling.from_config(layer.get_config())):
-        assert torch.equal(twin(X), layer(X))
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_compiles_whole(ragged):
-    layer = make_layer(D, readout="sum")
-    X = torch.randn(2, 5, D)
-    x, layout = (X.flatten(0, 1), {"ptr": torch.tensor([0, 4, 10])}) if ragged else (X, {})
-    compiled = torch.compile(layer, backend="eager", fullgraph=True)
-    close(compiled(x, **layout), layer(x, **layout), tol.F32)
-
-
-def test_empty_batches():
-    layer = make_layer(D, readout="sum")
-    assert layer(torch.zeros(0, 5, D)).shape == (0, D)
-    assert not layer(torch.zeros(2, 0, D)).any()

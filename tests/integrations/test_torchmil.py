@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -84,40 +81,3 @@ def test_it_has_the_interface_of_the_packages_own_model():
     # What padding holds is never read.
     spoiled = X.masked_fill(~mask.bool().unsqueeze(-1), torch.nan)
     assert torch.equal(ours(spoiled, mask), ours(X, mask))
-
-
-def test_wrong_input_is_refused_with_a_way_out():
-    with pytest.raises(TypeError, match="in_shape: expected the shape of an instance"):
-        UOTMIL(D)
-    with pytest.raises(ValueError, match="in_shape: expected an integer >= 1"):
-        UOTMIL((0,))
-    model = UOTMIL((D,))
-    with pytest.raises(ValueError, match=r"mask: expected a bool or 0/1 tensor of shape \(2, 4\)"):
-        model(torch.randn(2, 4, D), torch.ones(2, 3))
-    with pytest.raises(ValueError, match=r"X: expected 6 features"):
-        model(torch.randn(2, 4, D + 1))
-
-
-def test_the_page_shows_the_committed_measurement():
-    heat_maps = pytest.importorskip("bench.heat_maps")
-    from bench.report import markdown
-
-    root = Path(__file__).parent.parent
-    with (root / "results/bench/heat_maps.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["seed"] for row in rows} == set("01234")
-    shown = markdown(heat_maps.summary(rows))
-    table = shown[shown.index("| model") :].strip()
-    assert table in (root / "docs/use/pathology.md").read_text()
-
-
-def test_predictions_in_half_precision_and_in_inference_mode():
-    torch.manual_seed(0)
-    model, X = UOTMIL((D,)).eval(), torch.randn(2, 5, D)
-    logits, parts = model.predict(X)
-    with torch.inference_mode():
-        again = model.predict(X)
-    assert torch.equal(again[0], logits)
-    assert torch.equal(again[1], parts)
-    half = model.bfloat16().predict(X.bfloat16(), torch.ones(2, 5))
-    torch.testing.assert_close(half[1].float(), parts, rtol=0.1, atol=0.1)

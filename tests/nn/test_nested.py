@@ -66,30 +66,6 @@ def test_a_compiled_layer_takes_it(nested):
     torch.testing.assert_close(compiled(nested), pool(nested), rtol=F64, atol=F64)
 
 
-def test_other_nested_tensors_are_refused_with_a_way_out(rows, nested):
-    pool = make_layer(D, dtype=torch.float64)
-    strided = torch._nested_view_from_buffer(
-        rows.flatten(), torch.tensor([[4, D], [8, D]]), torch.tensor([[D, 1], [D, 1]]), torch.tensor([0, 4 * D])
-    )
-    holes = torch.nested.narrow(
-        rows.reshape(2, 6, D), 1, torch.tensor([0, 1]), torch.tensor([3, 4]), layout=torch.jagged
-    )
-    turned = nested.transpose(1, 2)
-    cases = [
-        ({"X": strided}, TypeError, r"X: expected a nested tensor in the layout torch\.jagged"),
-        ({"X": holes}, ValueError, r"X: expected a nested tensor without holes \(X\.contiguous\(\)"),
-        ({"X": turned}, ValueError, "X: expected a nested tensor of shape"),
-        ({"X": nested, "ptr": PTR}, ValueError, "ptr: expected None with a nested X"),
-        ({"X": nested, "mask": torch.ones(12)}, ValueError, "mask: expected None with a nested X"),
-        ({"X": nested, "dim_size": 7}, ValueError, "dim_size: expected 4, the number of sets"),
-        ({"X": nested.int()}, TypeError, "X: expected a floating tensor"),
-    ]
-    for arguments, error, message in cases:
-        with pytest.raises(error, match=message):
-            pool(**arguments)
-    torch.testing.assert_close(pool(holes.contiguous()).shape, torch.Size((2, D)))
-
-
 def test_diagnostics(rows, nested):
     pool = make_layer(D, dtype=torch.float64)
     assert pool.diagnostics(nested) == pool.diagnostics(rows, ptr=PTR)
