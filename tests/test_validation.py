@@ -112,7 +112,7 @@ ALWAYS: list[Bad] = [
     ("X", lambda: pool(X[..., :0])),
     ("X", lambda: pool(X.to_sparse())),
     ("X", lambda: pool(X.to(torch.float8_e5m2))),
-    ("X", lambda: explain_impl(3)),  # type: ignore[arg-type]
+    ("X", lambda: explain_impl(3)),
     ("P", lambda: stats([1.0])),
     ("P", lambda: stats(X.long())),
     ("P", lambda: stats(X[0, 0])),
@@ -205,7 +205,7 @@ ALWAYS: list[Bad] = [
     ("impl", lambda: pool(impl=None)),
     ("impl", lambda: pool(impl="cpu", solver=published.Sinkhorn())),
     ("regularizer", lambda: gap(regularizer="l2")),
-    ("enabled", lambda: uotpool.check(1)),  # type: ignore[arg-type]
+    ("enabled", lambda: uotpool.check(1)),
     ("p0", lambda: pool(p0=ones(3))),
     ("p0", lambda: pool(p0=ones(4).long())),
     ("p0", lambda: pool(p0=[0.25] * 4)),
@@ -283,14 +283,14 @@ ALWAYS: list[Bad] = [
     ("K", lambda: Sinkhorn(10**12)),
     ("K", lambda: BregmanADMM(K=2**63)),
     ("K", lambda: Sinkhorn(True)),
-    ("regularizer", lambda: BregmanADMM("l2")),  # type: ignore[arg-type]
+    ("regularizer", lambda: BregmanADMM("l2")),
     ("tol", lambda: Newton(tol=0.0)),
     ("max_iter", lambda: Newton(max_iter=0)),
-    ("output", lambda: published.Sinkhorn(output="authors")),  # type: ignore[arg-type]
-    ("init", lambda: Learned("x")),  # type: ignore[arg-type]
+    ("output", lambda: published.Sinkhorn(output="authors")),
+    ("init", lambda: Learned("x")),
     ("init", lambda: Learned(float("inf"))),
-    ("transform", lambda: Learned(transform="log")),  # type: ignore[arg-type]
-    ("per_step", lambda: Learned(per_step=1)),  # type: ignore[arg-type]
+    ("transform", lambda: Learned(transform="log")),
+    ("per_step", lambda: Learned(per_step=1)),
     ("kernel_size", lambda: UOTPool2d(3, 0)),
     ("kernel_size", lambda: UOTPool2d(3, (2, 2, 2))),
     ("kernel_size", lambda: UOTPool2d(3, 2.0)),
