@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type"
 """Wrong input of the integrations is refused by the name of the argument."""
 
 from __future__ import annotations

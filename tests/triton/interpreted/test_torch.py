@@ -21,7 +21,7 @@ solve, solve_backward = torch.ops.uotpool.solve, torch.ops.uotpool.solve_backwar
 def arguments(name="mixed, with priors", *, plan=False):
     pool, (X, sets) = make(name, impl="triton"), sets_of("index", 3)
     with torch.no_grad():
-        _, call = pool._call(X, sets["index"], None, sets["dim_size"], None, None)
+        _, call = pool._call(X, None, sets["index"], None, sets["dim_size"], None)
         a = ops.arguments(TRITON, call, plan)
     present = torch.ones(X.shape[0], dtype=torch.bool)
     return a._replace(present=present, raw=[t.detach() for t in a.raw])
