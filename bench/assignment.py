@@ -57,7 +57,7 @@ class Plain(nn.Module):
         assert layer.centres is not None
         self.score, self.value = layer.score, layer.value
         self.dustbin, self.centres = layer.dustbin, layer.centres
-        self.share, self.steps, self.broadcast = layer.dustbin_share, layer.solver.steps, broadcast
+        self.share, self.steps, self.broadcast = layer.dustbin_share, layer.solver.K, broadcast
 
     def forward(self, X: Tensor, edge_index: Tensor | None = None) -> Tensor:
         S, v = self.score(X), self.value(X)

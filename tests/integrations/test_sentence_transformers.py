@@ -126,14 +126,6 @@ def test_each_sentence_can_have_a_prompt_of_its_own(folder):
         assert_close(found, expected)
 
 
-def test_a_sentence_that_is_all_prompt_is_zero(folder):
-    features = batch(encoder(folder)) | {"prompt_length": 5}
-    found = UOTPooling(DIM, include_prompt=False)(features)["sentence_embedding"]
-    assert features["attention_mask"].sum(1).min() <= 5
-    assert torch.equal(found[2], torch.zeros(DIM))
-    assert found[:2].abs().sum(1).min() > 0
-
-
 def test_it_learns_with_a_loss_of_the_package(folder):
     model = encoder(folder, UOTPooling(DIM, scale=Learned(0.0)), Normalize())
     loss = MultipleNegativesRankingLoss(model)

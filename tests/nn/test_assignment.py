@@ -45,14 +45,6 @@ def test_it_is_the_plan_of_the_scores_and_a_sum_of_values(solver):
         close(pool(X)[b], V.flatten() / V.norm())
 
 
-def test_free_clusters_and_fixed_samples_are_a_softmax_over_clusters():
-    """NetVLAD's assignment: each sample hands out 1 / N by its own scores."""
-    pool = layer(alpha1=0.0, alpha2=1e8, solver=Sinkhorn(1))
-    X = samples(2, 7)
-    S = torch.cat([pool.score(X), pool.dustbin.expand(2, 7, 1)], -1)
-    close(pool.plan(X), S.softmax(-1) / 7, tol.F32)
-
-
 def test_large_weights_are_balanced_transport():
     """Against POT, which solves it set by set."""
     ot = pytest.importorskip("ot")
@@ -210,10 +202,3 @@ def test_a_token_in_half_precision_and_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(pool(X, token=token), full)
         assert torch.equal(bare.plan(X), plan)
-
-
-def test_a_descriptor_has_length_one_where_clusters_are_empty():
-    pool = layer(alpha1=0.0, alpha2=1e6, dustbin=False)
-    with torch.no_grad():
-        pool.score.bias[1:] = -1e4  # nothing goes there, in float64 either
-    close(pool(samples(2, 6)).norm(dim=1), torch.ones(2, dtype=torch.float64))

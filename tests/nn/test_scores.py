@@ -114,16 +114,3 @@ def test_contributions_where_the_mass_of_a_feature_underflows():
     found = pool.scores(X, output=torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(found.sum(1), pool(X)[:, 1])
     assert float(found.sum()) > 0.9
-
-
-def test_contributions_in_half_precision_and_in_inference_mode(X, head):
-    """A function gets what the layer hands on: pooled vectors in the dtype of X."""
-    pool = make_layer(D, dtype=torch.float64)
-    full = pool.scores(X, ptr=PTR, output=lambda y: head(y)[:, 1])
-    with torch.inference_mode():
-        found = pool.scores(X, ptr=PTR, output=lambda y: head(y)[:, 1])
-    torch.testing.assert_close(found, full, rtol=F64, atol=F64)
-    half = head.bfloat16()
-    found = pool.scores(X.bfloat16(), ptr=PTR, output=lambda y: half(y)[:, 1])
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), full, rtol=0.05, atol=0.05)
