@@ -21,7 +21,11 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]}
-WITH_CODE = [title for title, text in SECTIONS.items() if re.search(r"^```(py|sh)\n.*^```text\n", text, re.DOTALL | re.MULTILINE)]
+WITH_CODE = [
+    title
+    for title, text in SECTIONS.items()
+    if re.search(r"^```(py|sh)\n.*^```text\n", text, re.DOTALL | re.MULTILINE)
+]
 
 
 @pytest.mark.parametrize("title", WITH_CODE)

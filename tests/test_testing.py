@@ -151,7 +151,7 @@ def test_a_module_behind_an_adapter() -> None:
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        ("pool", lambda: check_pooling(torch.sum, D)),
+        ("pool", lambda: check_pooling(torch.sum, D)),  # type: ignore[arg-type]
         ("dim", lambda: check_pooling(Mean(D), 0)),
         ("skip", lambda: check_pooling(Mean(D), D, skip=["speed"])),
     ],

@@ -197,7 +197,7 @@ ALWAYS: list[Bad] = [
     ("x", lambda: UOTPool2d(3, 5)(torch.zeros(1, 3, 4, 4))),
     ("x", lambda: AdaptiveUOTPool2d(3)(torch.zeros(1, 3, 0, 4))),
     ("kernel_size, stride", lambda: UOTPool2d(4, 2, stride=2**63)),
-    ("config", lambda: AdaptiveUOTPool2d.from_config(5)),
+    ("config", lambda: AdaptiveUOTPool2d.from_config(5)),  # type: ignore[arg-type]
     ("dustbin_share", lambda: assignment(dustbin=False, dustbin_share=0.3)),
     ("score", lambda: UOTAssignment(4, 3, score=nn.Linear(4, 7))(X.float())),
     ("value", lambda: UOTAssignment(4, 3, 2, value=nn.Linear(4, 7))(X.float())),

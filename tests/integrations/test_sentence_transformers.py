@@ -115,17 +115,6 @@ def test_a_sentence_is_pooled_as_the_layer_pools_its_tokens(folder, layout, leng
     assert_close(pooling(given)["sentence_embedding"], expected)
 
 
-def test_each_sentence_can_have_a_prompt_of_its_own(folder):
-    features = batch(encoder(folder))
-    pooling = trained(include_prompt=False)
-    lengths = torch.tensor([1, 4, 2])
-    one = [pooling(dict(features) | {"prompt_length": int(n)})["sentence_embedding"] for n in lengths]
-    expected = torch.stack([one[i][i] for i in range(3)])
-    for form in (dict, flattened):
-        found = pooling(form(features) | {"prompt_length": lengths})["sentence_embedding"]
-        assert_close(found, expected)
-
-
 def test_it_learns_with_a_loss_of_the_package(folder):
     model = encoder(folder, UOTPooling(DIM, scale=Learned(0.0)), Normalize())
     loss = MultipleNegativesRankingLoss(model)
@@ -184,19 +173,6 @@ def test_a_fresh_process_needs_only_the_path(folder, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "uotpool.integrations.sentence_transformers")
     loaded = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
     assert type(loaded[1]) is import_module("uotpool.integrations.sentence_transformers").UOTPooling
-
-
-def test_weights_that_do_not_fit_are_refused(folder, tmp_path):
-    encoder(folder, UOTPooling(DIM)).save(str(tmp_path), create_model_card=False)
-    config = tmp_path / "1_UOTPooling/config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"q0": "learned"}))
-    with pytest.raises(RuntimeError, match="Missing key"):
-        SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
-    config.unlink()
-    with pytest.raises(
-        ValueError, match=r"expected config\.json of a saved UOTPooling in the folder '1_UOTPooling'"
-    ):
-        SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
 
 
 def test_the_example(capsys):

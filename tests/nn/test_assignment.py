@@ -45,19 +45,6 @@ def test_it_is_the_plan_of_the_scores_and_a_sum_of_values(solver):
         close(pool(X)[b], V.flatten() / V.norm())
 
 
-def test_large_weights_are_balanced_transport():
-    """Against POT, which solves it set by set."""
-    ot = pytest.importorskip("ot")
-    pool = layer(alpha1=1e6, alpha2=1e6, solver=Sinkhorn(500), dustbin_share=0.4)
-    X = samples(1, 7)
-    S = torch.cat([pool.score(X), pool.dustbin.expand(1, 7, 1)], -1)[0].detach()
-    p0 = torch.tensor([0.2, 0.2, 0.2, 0.4], dtype=X.dtype)
-    want = ot.sinkhorn(
-        torch.full((7,), 1 / 7, dtype=X.dtype), p0, -S, 1.0, stopThr=1e-12, method="sinkhorn_log"
-    )
-    close(pool.plan(X)[0], want, 1e-5)
-
-
 def test_salad_has_the_marginals_of_the_paper():
     """Samples hand out 1 / N and clusters take 1 / N, the dustbin the rest; small sets have shares."""
     torch.manual_seed(0)

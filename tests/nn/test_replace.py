@@ -292,17 +292,6 @@ def test_a_fixed_average_over_all_positions_is_global():
     torch.testing.assert_close(net(pictures()), expected, rtol=0, atol=tol.F32)
 
 
-def test_a_pool_with_two_names_is_swapped_under_both_and_undone():
-    net = Net(gate=False)
-    net.again = net.pool
-    expected = logits(net, pictures())
-    replace_global_pool(net, name="again")
-    assert net.again is net.pool
-    assert is_ours(net.again)
-    net.pool = net.again = nn.AdaptiveAvgPool2d(1)
-    assert torch.equal(logits(net, pictures()), expected)
-
-
 def test_device_dtype_modes_options_and_random_numbers():
     net = Net(gate=False).double().train()
     net.conv.eval()

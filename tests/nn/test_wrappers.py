@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from uotpool.integrations.sentence_transformers import UOTPooling as SentencePoo
 from uotpool.integrations.torchmil import UOTMIL
 
 D = 6
-OPTIONS = {"scale": Learned([1.0, -0.5, 0.0, 2.0, 1.5, 0.3]), "q0": "learned"}
+OPTIONS: dict[str, Any] = {"scale": Learned([1.0, -0.5, 0.0, 2.0, 1.5, 0.3]), "q0": "learned"}
 
 
 def features():

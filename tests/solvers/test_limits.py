@@ -126,16 +126,6 @@ def test_plan_stats_of_known_plans():
     assert torch.allclose(twice.divergence, top.divergence)
 
 
-def test_plan_stats_layouts_and_empty_sets():
-    P = uot_plan(X, 0.1, 1.0, 1.0)
-    rows = P.flatten(0, 1)
-    index = torch.arange(4).repeat_interleave(10)
-    dense, ragged = plan_stats(P), plan_stats(rows, index=index, dim_size=5)
-    for a, b in zip(dense, ragged, strict=True):
-        assert torch.allclose(a, b[:4], atol=tol.F64)
-        assert b[4] == 0
-
-
 def own_samples(seed: int = 0) -> torch.Tensor:
     """Return 32 samples in which every feature is large at samples of its own, 8 of them, in any order."""
     generator = torch.Generator().manual_seed(seed)

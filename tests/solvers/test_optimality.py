@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from bench.convergence import pot_pool
 from tests import tolerances as tol
 from tests.cases import SHAPES, log_uniform, problem, step
-from tests.spelling import classic, duality_gap, objective, uot_plan, uot_pool
+from tests.spelling import duality_gap, objective, uot_plan, uot_pool
 from uotpool import ConvergenceWarning, explain_impl
 
 # What calls K modules. K="converged" is the reference's alone, and would only be the same again.
@@ -134,14 +134,6 @@ def test_converged_warns_when_it_is_not():
     X, p0, q0 = problem(1, 12, 6)
     with pytest.warns(ConvergenceWarning, match="max_iter=1 with a duality gap of"):
         uot_plan(X, 1e-3, 10.0, 10.0, p0=p0, q0=q0, K="converged", max_iter=1, tol=1e-14)
-
-
-def test_warning_points_at_the_caller():
-    """Also through a layer, past the frames of torch."""
-    layer = classic(6, K="converged", alpha0=1e-3, alpha1=10.0, alpha2=10.0, max_iter=1, tol=1e-14).double()
-    with pytest.warns(ConvergenceWarning) as caught:
-        layer(problem(1, 12, 6).X)
-    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("solver", ["sinkhorn", "badmm-q"])
