@@ -46,6 +46,9 @@ X = problem(2, 3, 4).X
 ROWS = X.reshape(6, 4)
 INDEX = tensor([0, 0, 0, 1, 1, 1])
 OFFSETS = tensor([0, 4, 6])
+STRIDED = torch._nested_view_from_buffer(
+    ROWS.flatten(), tensor([[2, 4], [4, 4]]), tensor([[4, 1], [4, 1]]), tensor([0, 8])
+)
 ADDITIVE = tensor([[0.0, 0.0, -INF], [0.0, 0.0, 0.0]])
 
 WEIGHTS: dict[str, Any] = {"alpha0": 1.0, "alpha1": 1.0, "alpha2": 1.0}
@@ -211,6 +214,7 @@ ALWAYS: list[Bad] = [
     ("X", lambda: layer()(torch.nested.nested_tensor_from_jagged(ROWS, OFFSETS).int())),
     ("X", lambda: layer()(torch.nested.nested_tensor_from_jagged(ROWS, OFFSETS).transpose(1, 2))),
     ("X", lambda: layer()(torch.nested.narrow(X, 1, tensor([0, 1]), tensor([1, 2]), layout=torch.jagged))),
+    ("X", lambda: layer()(STRIDED)),
     # Attention layers and torchmil take the mask as their second argument.
     ("index", lambda: layer()(X, ones(2, 3).bool())),
     ("index", lambda: layer()(X, ones(2, 3).long())),

@@ -101,7 +101,9 @@ def test_more_dimensions_are_pooled_as_stock_aggregations_pool_them():
         close(ours, torch.autograd.grad(alone.square().sum(), x))
         close(aggregation(x, ptr=ptr, dim=dim), aggregation(x, index, dim_size=3, dim=dim))
         assert torch.equal(aggregation(x, index, ptr=ptr, dim=dim), aggregation(x, ptr=ptr, dim=dim))
-    close(aggregation(randn(5, 3, D), dim=0), aggregation(randn(5, 3, D), torch.zeros_like(index), dim=0))
+    close(
+        aggregation.forward(randn(5, 3, D), dim=0), aggregation(randn(5, 3, D), torch.zeros_like(index), dim=0)
+    )
 
 
 def test_a_convolution_with_several_heads():

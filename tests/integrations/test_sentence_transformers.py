@@ -104,6 +104,13 @@ def test_every_layout_and_prompt_gives_the_mean_of_the_package(folder, layout, l
     assert_close(found, Pooling(DIM, include_prompt=False)(features)["sentence_embedding"])
 
 
+def test_tokens_without_a_mask_are_all_pooled():
+    X, pooling = torch.randn(2, 5, DIM), trained(include_prompt=False)
+    assert_close(pooling({"token_embeddings": X})["sentence_embedding"], pooling.pool(X))
+    found = pooling({"token_embeddings": X, "prompt_length": 2})["sentence_embedding"]
+    assert_close(found, pooling.pool(X[:, 2:]))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("length", [0, 3])
 def test_a_sentence_is_pooled_as_the_layer_pools_its_tokens(folder, layout, length):

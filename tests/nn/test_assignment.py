@@ -81,6 +81,7 @@ def test_every_layout_agrees():
 
 def test_the_token_comes_first_and_weighs_as_much_as_a_cluster():
     pool, X, token = layer(token=2), samples(2, 6), samples(2)
+    assert "clusters=3, value_dim=4, token=2" in repr(pool)
     y = pool(X, token=token)
     assert y.shape == (2, pool.out_dim) == (2, 2 + M * L)
     pieces = [y[:, :2], *y[:, 2:].reshape(2, M, L).unbind(1)]

@@ -249,6 +249,10 @@ def test_a_layer_comes_back_from_json(name):
     X = randn(3, 5, D, dtype=torch.float32)
     for again in (twin, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(again(X), layer(X))
+    for pool in (twin, layer):
+        torch.manual_seed(1)
+        pool.reset_parameters()
+    assert torch.equal(twin(X), layer(X))
 
 
 def test_every_option_is_named_and_survives_another_default(monkeypatch):

@@ -71,6 +71,7 @@ def test_each_window_is_a_problem_of_its_own():
     """Against the layer for sets, window by window; in padding nothing is there."""
     x = randn(2, 3, 5, 7)
     pool = UOTPool2d(3, (3, 2), (2, 3), (1, 1)).double()
+    assert "kernel_size=(3, 2), stride=(2, 3), padding=(1, 1)" in repr(pool)
     y, P = pool(x), pool.plan(x)
     assert P.shape == (2, 3, *y.shape[2:], 3, 2)
     for b, i, j in itertools.product(range(2), range(y.shape[2]), range(y.shape[3])):

@@ -494,6 +494,14 @@ def layer_norm_of_vits(dim, **options):
     return torch.nn.LayerNorm(dim, eps=1e-6, **options)
 
 
+def test_uotp_with_a_sum_readout():
+    pool, sets = zoo.build("uotp", D, readout="sum").double(), batch((6, 1, 4), D)
+    with torch.no_grad():
+        for b, y in enumerate(pool(sets.x, sets.index)):
+            X = sets.alone(b)[0]
+            close(y, len(X) * uotp_default(pool, X))
+
+
 @pytest.mark.parametrize("name", ["uotp-sinkhorn", "uotp-badmm-e-paper"])
 def test_options_reach_the_uot_pooling(name):
     build = UOTPooling.published if name.endswith("-paper") else by_solver
