@@ -154,7 +154,7 @@ def test_a_swapped_network_computes_the_same_trains_reloads_and_exports(name):
     model = swapping(model)
     assert any(parameter.endswith("raw_scale") for parameter, _ in model.named_parameters())
     if name in MODELS:
-        torch.testing.assert_close(logits(model, x), before, rtol=0, atol=1e-5)
+        torch.testing.assert_close(logits(model, x), before, rtol=0, atol=tol.F32)
         if not hasattr(model, "encoder"):
             assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
     after = logits(trained(model, side), x)

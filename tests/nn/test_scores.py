@@ -56,17 +56,6 @@ def test_contributions_to_a_linear_output_add_up_to_it(X, head):
         torch.testing.assert_close(per_set, found, rtol=F64, atol=F64)
 
 
-def test_several_outputs_have_a_map_each(X, head):
-    pool = next(layers())
-    both = pool.scores(X, ptr=PTR, output=head)
-    assert both.shape == (12, 2)
-    for column in range(2):
-        one = pool.scores(X, ptr=PTR, output=head.weight[column])
-        torch.testing.assert_close(both[:, column], one, rtol=F64, atol=F64)
-    same = pool.scores(X, ptr=PTR, output=head.weight.expand(4, 2, D))
-    torch.testing.assert_close(same, both, rtol=F64, atol=F64)
-
-
 def test_contributions_by_an_independent_computation(X, head):
     """sum_d w_nd X_nd g_d, set by set, from the plan; the output is not linear here."""
     pool = next(layers())
