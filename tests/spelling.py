@@ -9,6 +9,7 @@ from torch import Tensor
 from uotpool import BregmanADMM, Learned, Newton, Problem, Sinkhorn, UOTPooling, published
 from uotpool.solvers import Solver
 
+NAMES = ("alpha0", "alpha1", "alpha2")
 REGULARIZER = {"sinkhorn": "entropic", "badmm-e": "entropic", "badmm-q": "quadratic"}
 
 
@@ -31,19 +32,7 @@ def solver_of(
     return Sinkhorn(K) if solver == "sinkhorn" else BregmanADMM(regularizer, K)
 
 
-def _length(*values: Any) -> int:
-    """Return K from what is given for each step, 4 if nothing is."""
-    for value in values:
-        if isinstance(value, (list, tuple)) or (isinstance(value, Tensor) and value.dim() == 1):
-            return len(value)
-    return 4
-
-
-def _solver(alphas: tuple[Any, ...], solver: str, K: Any, **words: Any) -> Solver:
-    return solver_of(solver, _length(*alphas) if K is None else K, **words)
-
-
-def uot_pool(
+def _posed(
     X: Tensor,
     alpha0: Any,
     alpha1: Any,
@@ -56,61 +45,32 @@ def uot_pool(
     readout: str = "conditional",
     tol: float | None = None,
     max_iter: int | None = None,
-    impl: str = "auto",
     **problem: Any,
-) -> Tensor:
-    words = {"formulation": formulation, "readout": readout, "tol": tol, "max_iter": max_iter}
-    algorithm = _solver((alpha0, alpha1, alpha2, rho), solver, K, **words)
-    posed = Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem)
-    return posed.pool(algorithm, reduce="sum" if readout == "sum" else "mean", impl=impl)
+) -> tuple[Problem, Solver]:
+    """Return the problem and its solver, of as many steps as a coefficient has values, or 4."""
+    if K is None:
+        several = (v for v in (alpha0, alpha1, alpha2, rho) if isinstance(v, (list, tuple, Tensor)))
+        K = next((len(v) for v in several if not isinstance(v, Tensor) or v.dim() == 1), 4)
+    algorithm = solver_of(solver, K, formulation, readout, tol, max_iter)
+    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem), algorithm
 
 
-def uot_plan(
-    X: Tensor,
-    alpha0: Any,
-    alpha1: Any,
-    alpha2: Any,
-    rho: Any = None,
-    *,
-    solver: str = "sinkhorn",
-    K: Any = None,
-    formulation: str = "exact",
-    tol: float | None = None,
-    max_iter: int | None = None,
-    impl: str = "auto",
-    **problem: Any,
-) -> Tensor:
-    words = {"formulation": formulation, "tol": tol, "max_iter": max_iter}
-    algorithm = _solver((alpha0, alpha1, alpha2, rho), solver, K, **words)
-    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, **problem).plan(
-        algorithm, impl=impl
-    )
+def uot_pool(*args: Any, readout: str = "conditional", impl: str = "auto", **words: Any) -> Tensor:
+    problem, algorithm = _posed(*args, readout=readout, **words)
+    return problem.pool(algorithm, reduce="sum" if readout == "sum" else "mean", impl=impl)
 
 
-def duality_gap(
-    X: Tensor,
-    P: Tensor,
-    alpha0: Any,
-    alpha1: Any,
-    alpha2: Any,
-    *,
-    regularizer: str = "entropic",
-    **problem: Any,
-) -> Tensor:
-    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **problem).gap(P, regularizer)
+def uot_plan(*args: Any, impl: str = "auto", **words: Any) -> Tensor:
+    problem, algorithm = _posed(*args, **words)
+    return problem.plan(algorithm, impl=impl)
 
 
-def objective(
-    X: Tensor,
-    P: Tensor,
-    alpha0: Any,
-    alpha1: Any,
-    alpha2: Any,
-    *,
-    regularizer: str = "entropic",
-    **problem: Any,
-) -> Tensor:
-    return Problem(X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **problem).objective(P, regularizer)
+def duality_gap(X: Tensor, P: Tensor, *alphas: Any, regularizer: str = "entropic", **problem: Any) -> Tensor:
+    return Problem(X, **dict(zip(NAMES, alphas, strict=True)), **problem).gap(P, regularizer)
+
+
+def objective(X: Tensor, P: Tensor, *alphas: Any, regularizer: str = "entropic", **problem: Any) -> Tensor:
+    return Problem(X, **dict(zip(NAMES, alphas, strict=True)), **problem).objective(P, regularizer)
 
 
 def plan_stats(P: Tensor, **problem: Any) -> Any:

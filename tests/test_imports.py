@@ -144,32 +144,15 @@ def test_imports_point_one_way():
     ("file", "line", "target"),
     [
         ("sets/base.py", "from uotpool.problem import Problem", "uotpool.problem"),
-        ("checks.py", "from uotpool.sets import Sets", "uotpool.sets"),
         ("checks.py", "import uotpool", "uotpool"),
-        ("solvers/badmm.py", "from uotpool.problem import Problem", "uotpool.problem"),
-        ("solvers/__init__.py", "from uotpool.inputs import as_sets", "uotpool.inputs"),
         ("solvers/sinkhorn.py", "from ..backends import Call", "uotpool.backends"),
-        ("coefficients.py", "from uotpool import nn", "uotpool.nn"),
-        ("inputs.py", "from uotpool import backends", "uotpool.backends"),
-        ("backends/reference.py", "from uotpool import inputs", "uotpool.inputs"),
-        ("backends/ops.py", "def f():\n    from uotpool.nn import UOTPooling", "uotpool.nn"),
-        ("problem.py", "from uotpool.nn.pooling import UOTPooling", "uotpool.nn.pooling"),
-        ("nn/pooling.py", "from uotpool import cli", "uotpool.cli"),
-        ("nn/priors.py", "from uotpool import uot_pool", "uotpool"),
-        ("integrations/pyg.py", "from uotpool.problem import uot_pool", "uotpool.problem"),
+        ("backends/cpu/backend.py", "def f():\n    from uotpool.nn import UOTPooling", "uotpool.nn"),
         ("integrations/pyg.py", "from uotpool.zoo import build", "uotpool.zoo"),
         ("zoo/simple.py", "from uotpool.integrations.pyg import UOTAggregation", "uotpool.integrations.pyg"),
-        ("nn/pooling.py", "from uotpool.zoo.simple import Mean", "uotpool.zoo.simple"),
-        ("__init__.py", "from uotpool.zoo import build", "uotpool.zoo"),
     ],
 )
 def test_a_wrong_import_is_found_and_named(file, line, target):
     check_finds(RULES, sources(uotpool), file, line, target)
-
-
-def test_an_unknown_module_is_named():
-    (message,) = RULES.violations({"extra.py": ""})
-    assert message.startswith("extra.py: ")
 
 
 def private_names(text: str) -> list[str]:

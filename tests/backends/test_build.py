@@ -137,34 +137,12 @@ def test_nonsense_as_isa_in_the_environment():
 
 
 @needs_library
-def test_set_isa():
-    before = library.isa()
-    try:
-        for name in library.usable_isas():
-            library.set_isa(name)
-            assert library.isa() == name
-        with pytest.raises(ValueError, match=r"name: expected one of 'baseline'.* got 'sse9'"):
-            library.set_isa("sse9")
-    finally:
-        library.set_isa(before)
-
-
-@needs_library
 def test_a_library_of_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(library, "ABI", library.ABI + 1)
     loaded, reason = library._open(LIBRARY)
     assert loaded is None
     assert reason.startswith(f"libuotpool_native.so has interface version {library.ABI - 1}, ")
     assert f"needs {library.ABI}" in reason
-
-
-def test_a_broken_library_is_a_reason_and_not_an_error(tmp_path):
-    path = tmp_path / "libuotpool_native.so"
-    path.write_text("not a library")
-    loaded, reason = library._open(path)
-    assert loaded is None
-    assert reason.startswith("libuotpool_native.so cannot be loaded (")
-    assert str(tmp_path) not in reason
 
 
 @pytest.mark.parametrize(
@@ -188,8 +166,8 @@ def test_status_becomes_an_error(status, error, text):
 # Without a compiler
 
 
-def install(folder: Path, *options: str, broken: str = "", **env: str) -> tuple[str, str]:
-    """The log of a wheel's build from a copy of the source, and what is printed by `SHOW` with it installed."""
+def install(folder: Path, **env: str) -> str:
+    """What is printed by `SHOW` with a wheel installed that was built from a copy of the source."""
     source = folder / "source"
     source.mkdir()
     for name in ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", ".gitignore"):
@@ -197,12 +175,10 @@ def install(folder: Path, *options: str, broken: str = "", **env: str) -> tuple[
             shutil.copy(ROOT / name, source)
     for name in ("src", "csrc"):  # with any library that `make` left in src: it must stay out
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    with (source / "csrc" / "job.h").open("a") as header:  # of every file, so that nothing is compiled for long
-        header.write(broken)
     wheels = folder / "wheels"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     env |= {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    log = run(*pip, "wheel", "--no-deps", *options, "--wheel-dir", wheels, source, **env)
+    log = run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, source, **env)
     found = list(wheels.glob("*.whl"))
     assert [wheel.name.endswith("-py3-none-any.whl") for wheel in found] == [True], log
 
@@ -215,7 +191,7 @@ def install(folder: Path, *options: str, broken: str = "", **env: str) -> tuple[
     text = run(sys.executable, "-S", "-c", SHOW, PYTHONPATH=path)
     assert text.startswith(str(installed)), text
     assert re.search(r"^  reference +available \(impl='auto' takes it", text, re.MULTILINE), text
-    return log, text
+    return text
 
 
 SHOW = """
@@ -232,22 +208,7 @@ except ValueError as error:
 
 def test_install_without_compiler(tmp_path):
     """A wheel for every machine, which says what is missing and how to get it. Some 10 s."""
-    _, text = install(tmp_path, CC="false", CXX="false")
+    text = install(tmp_path, CC="false", CXX="false")
     reason = "compiling the kernels failed .*error: no working C\\+\\+ compiler was found.*pip install"
     assert re.search(rf"^  cpu +not available: {reason}", text, re.MULTILINE), text
     assert re.search(rf"^ValueError: impl: 'cpu' cannot be used: {reason}", text, re.MULTILINE), text
-
-
-@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="needs a C++ compiler")
-def test_install_with_an_error_in_the_source(tmp_path):
-    """Pip says "Successfully built" and nothing else, so the wheel keeps what the compiler said.
-
-    In this environment: that pip can make its own, the test above shows.
-    """
-    log, text = install(tmp_path, "--no-build-isolation", broken="#error of this test\n")
-    assert "Successfully built" in log
-    reason = "compiling the kernels failed .*job.h.*error.*of this test.*pip install"
-    assert re.search(rf"^  cpu +not available: {reason}", text, re.MULTILINE), text
-    assert re.search(rf"^ValueError: impl: 'cpu' cannot be used: {reason}", text, re.MULTILINE), text
-    assert "what the build of the cpu kernels said\n  In file included from" in text
-    assert "no working C++ compiler" not in text

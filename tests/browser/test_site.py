@@ -61,23 +61,6 @@ def test_pages_fit_and_load_nothing_from_elsewhere(address, watched):
     assert all(url.startswith((address, "data:")) for url in watched.requests)
 
 
-BLOCKS = ".highlight-text pre, .highlight-none pre"
-
-
-@pytest.mark.parametrize("name", ["mathematics", "settings", "notation"])
-def test_a_formula_keeps_its_lines(address, watched, name):
-    """It scrolls where the screen is narrow, and needs not on a desktop."""
-    page = watched.page
-    page.goto(f"{address}/docs/{name}.html")
-    blocks = page.locator(BLOCKS).evaluate_all(
-        "all => all.map(e => [e.textContent, getComputedStyle(e).whiteSpace, e.scrollWidth - e.clientWidth])"
-    )
-    assert blocks
-    for text, white_space, hidden in blocks:
-        assert white_space == "pre", text
-        assert hidden <= 0 or page.viewport_size["width"] < 600, text
-
-
 def test_search_finds_a_message(address, watched):
     page = watched.page
     page.goto(f"{address}/index.html")

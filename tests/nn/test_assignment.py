@@ -45,36 +45,15 @@ def test_it_is_the_plan_of_the_scores_and_a_sum_of_values(solver):
         close(pool(X)[b], V.flatten() / V.norm())
 
 
-def test_free_clusters_and_fixed_samples_are_a_softmax_over_clusters():
-    """NetVLAD's assignment: each sample hands out 1 / N by its own scores."""
-    pool = layer(alpha1=0.0, alpha2=1e8, solver=Sinkhorn(1))
-    X = samples(2, 7)
-    S = torch.cat([pool.score(X), pool.dustbin.expand(2, 7, 1)], -1)
-    close(pool.plan(X), S.softmax(-1) / 7, tol.F32)
-
-
-def test_large_weights_are_balanced_transport():
-    """Against POT, which solves it set by set."""
-    ot = pytest.importorskip("ot")
-    pool = layer(alpha1=1e6, alpha2=1e6, solver=Sinkhorn(500), dustbin_share=0.4)
-    X = samples(1, 7)
-    S = torch.cat([pool.score(X), pool.dustbin.expand(1, 7, 1)], -1)[0].detach()
-    p0 = torch.tensor([0.2, 0.2, 0.2, 0.4], dtype=X.dtype)
-    want = ot.sinkhorn(
-        torch.full((7,), 1 / 7, dtype=X.dtype), p0, -S, 1.0, stopThr=1e-12, method="sinkhorn_log"
-    )
-    close(pool.plan(X)[0], want, 1e-5)
-
-
 def test_salad_has_the_marginals_of_the_paper():
     """Samples hand out 1 / N and clusters take 1 / N, the dustbin the rest; small sets have shares."""
     torch.manual_seed(0)
     pool = build("salad", D, clusters=M, value_dim=L, K=200).double()
     P = pool.plan(samples(2, 10))
-    close(P.sum(2), torch.full((2, 10), 0.1, dtype=P.dtype), 1e-5)
-    close(P.sum(1), torch.tensor([[0.1, 0.1, 0.1, 0.7]] * 2, dtype=P.dtype), 1e-5)
+    close(P.sum(2), torch.full((2, 10), 0.1, dtype=P.dtype), tol.F32)
+    close(P.sum(1), torch.tensor([[0.1, 0.1, 0.1, 0.7]] * 2, dtype=P.dtype), tol.F32)
     small = pool.plan(samples(1, 2))
-    close(small.sum(1), torch.full((1, 4), 0.25, dtype=P.dtype), 1e-5)
+    close(small.sum(1), torch.full((1, 4), 0.25, dtype=P.dtype), tol.F32)
     assert pool(samples(1, 2)).isfinite().all()
 
 
@@ -102,6 +81,7 @@ def test_every_layout_agrees():
 
 def test_the_token_comes_first_and_weighs_as_much_as_a_cluster():
     pool, X, token = layer(token=2), samples(2, 6), samples(2)
+    assert "clusters=3, value_dim=4, token=2" in repr(pool)
     y = pool(X, token=token)
     assert y.shape == (2, pool.out_dim) == (2, 2 + M * L)
     pieces = [y[:, :2], *y[:, 2:].reshape(2, M, L).unbind(1)]
@@ -210,10 +190,3 @@ def test_a_token_in_half_precision_and_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(pool(X, token=token), full)
         assert torch.equal(bare.plan(X), plan)
-
-
-def test_a_descriptor_has_length_one_where_clusters_are_empty():
-    pool = layer(alpha1=0.0, alpha2=1e6, dustbin=False)
-    with torch.no_grad():
-        pool.score.bias[1:] = -1e4  # nothing goes there, in float64 either
-    close(pool(samples(2, 6)).norm(dim=1), torch.ones(2, dtype=torch.float64))

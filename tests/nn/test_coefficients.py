@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import uotpool
 from tests import tolerances as tol
 from uotpool import (
     AdaptiveUOTPool2d,
@@ -137,14 +138,7 @@ def test_gradcheck(solver):
         return torch.func.functional_call(pool, {"log_alpha2": raw}, (X,))
 
     X, raw = randn(2, 4, D).requires_grad_(), torch.full((1,), 0.03, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(run, (X, raw), eps=1e-5, atol=1e-4)
-
-
-def test_a_parameter_that_is_not_a_number_shows():
-    pool = UOTPooling(D)
-    with torch.no_grad():
-        pool.log_alpha2.fill_(float("nan"))
-    assert pool(randn(2, 3, D).float()).isnan().all()
+    assert torch.autograd.gradcheck(run, (X, raw), eps=1e-5, atol=tol.IMPLICIT)
 
 
 def test_adam_moves_a_scale_and_a_logarithm_by_ten_rates_a_step():
@@ -152,10 +146,12 @@ def test_adam_moves_a_scale_and_a_logarithm_by_ten_rates_a_step():
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.01)
     pool(randn(3, 7, D, dtype=torch.float32)).sum().backward()
     optimizer.step()
-    torch.testing.assert_close((pool.scales() - 1.0).abs(), torch.full((D,), 0.01 * RATE), rtol=0.01, atol=0.0)
+    torch.testing.assert_close(
+        (pool.scales() - 1.0).abs(), torch.full((D,), 0.01 * RATE), rtol=tol.SLOPE, atol=0.0
+    )
     for name, start in (("alpha1", 20.0), ("alpha2", 5.0)):
         moved = (pool.coefficients()[name] / start).log().abs()
-        torch.testing.assert_close(moved, torch.tensor([0.01 * RATE]), rtol=0.01, atol=0.0)
+        torch.testing.assert_close(moved, torch.tensor([0.01 * RATE]), rtol=tol.SLOPE, atol=0.0)
 
 
 def test_weight_decay_leaves_coefficients_alone():
@@ -204,15 +200,6 @@ def test_a_feature_goes_from_the_minimum_over_the_mean_to_the_maximum(impl):
     torch.testing.assert_close(y, expected, rtol=0, atol=tol.LIMIT_F64)
 
 
-def test_the_quadratic_plan_begins_near_the_mean():
-    """A step of 5 mends what a learned step of 0.7 did: the first plans lay on few samples."""
-    X = torch.rand(32, 20, 64, generator=torch.Generator().manual_seed(0))
-    far, near = (
-        UOTPooling(64, "badmm-q", **options).diagnostics(X)["divergence"] for options in ({"rho": 0.7}, {})
-    )
-    assert near < 0.1 * far
-
-
 def test_without_a_step_there_is_nothing_to_learn():
     pool = UOTPooling(D, Sinkhorn(0))
     assert list(pool.parameters()) == []
@@ -250,7 +237,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer_keeps_the_promises_of_a_pooling(name):
-    check_pooling(LAYERS[name](), D, skip=["gradients"] if name == "converged" else ())  # it has a gap of 1e-5
+    check_pooling(UOTPooling(D, Newton()) if name == "converged" else LAYERS[name](), D)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -264,6 +251,10 @@ def test_a_layer_comes_back_from_json(name):
     X = randn(3, 5, D, dtype=torch.float32)
     for again in (twin, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(again(X), layer(X))
+    for pool in (twin, layer):
+        torch.manual_seed(1)
+        pool.reset_parameters()
+    assert torch.equal(twin(X), layer(X))
 
 
 def test_every_option_is_named_and_survives_another_default(monkeypatch):
@@ -320,7 +311,20 @@ def test_a_parametrization_counts():
             return raw + 1.0 / RATE
 
     nn.utils.parametrize.register_parametrization(pool, "log_alpha2", Shifted())
-    torch.testing.assert_close(pool(X), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(pool(X), expected, rtol=tol.INIT, atol=0)
+
+
+def test_diagnostics_say_how_far_the_plan_is_from_mean_pooling():
+    X = randn(4, 10, D)
+    padded = torch.cat([X, torch.full_like(X, torch.nan)], 1)
+    mask = (torch.arange(20) < 10).expand(4, -1)
+    for given in ({"X": X}, {"X": padded, "mask": mask}):  # what is absent is not read
+        mean, sharp = UOTPooling.mean(D).diagnostics(**given), UOTPooling.max(D).diagnostics(**given)
+        assert mean["divergence"] == pytest.approx(0.0, abs=tol.INIT)
+        assert sharp["divergence"] > 2.0  # log 10 is one sample for each feature
+        assert (mean["mass"], mean["spread"]) == (pytest.approx(1.0), pytest.approx(float(X.std())))
+    with uotpool.check(False):
+        assert UOTPooling(D).diagnostics(torch.full((1, 2, D), torch.inf))["divergence"] is None
 
 
 def test_diagnostics_have_the_range_of_the_scales():

@@ -7,7 +7,6 @@ import torch
 
 from tests.spelling import duality_gap, make_layer, plan_stats, uot_plan, uot_pool
 from tests.tolerances import F64
-from uotpool import zoo
 
 D = 5
 PTR = torch.tensor([0, 4, 4, 5, 12])
@@ -51,13 +50,6 @@ def test_gradients_reach_the_tensors_that_it_was_made_of(rows):
         alone = part.detach().clone().requires_grad_()
         pool(alone).square().sum().backward()
         torch.testing.assert_close(part.grad, alone.grad, rtol=F64, atol=F64)
-
-
-@pytest.mark.parametrize("name", ["mean", "attention", "gem", "set-transformer", "uotp"])
-def test_poolings_of_the_zoo_take_it(rows, nested, name):
-    torch.manual_seed(0)
-    pool = zoo.build(name, dim=D).double()
-    torch.testing.assert_close(pool(nested), pool(rows, ptr=PTR), rtol=F64, atol=F64)
 
 
 def test_a_compiled_layer_takes_it(nested):

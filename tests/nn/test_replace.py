@@ -154,7 +154,7 @@ def test_a_swapped_network_computes_the_same_trains_reloads_and_exports(name):
     model = swapping(model)
     assert any(parameter.endswith("raw_scale") for parameter, _ in model.named_parameters())
     if name in MODELS:
-        torch.testing.assert_close(logits(model, x), before, rtol=0, atol=1e-5)
+        torch.testing.assert_close(logits(model, x), before, rtol=0, atol=tol.F32)
         if not hasattr(model, "encoder"):
             assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
     after = logits(trained(model, side), x)
@@ -290,17 +290,6 @@ def test_a_fixed_average_over_all_positions_is_global():
     replace_global_pool(net, example=pictures(1))
     assert is_ours(net[1])
     torch.testing.assert_close(net(pictures()), expected, rtol=0, atol=tol.F32)
-
-
-def test_a_pool_with_two_names_is_swapped_under_both_and_undone():
-    net = Net(gate=False)
-    net.again = net.pool
-    expected = logits(net, pictures())
-    replace_global_pool(net, name="again")
-    assert net.again is net.pool
-    assert is_ours(net.again)
-    net.pool = net.again = nn.AdaptiveAvgPool2d(1)
-    assert torch.equal(logits(net, pictures()), expected)
 
 
 def test_device_dtype_modes_options_and_random_numbers():

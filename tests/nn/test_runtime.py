@@ -53,24 +53,6 @@ def equal(results, wanted):
 # --- empty sets
 
 ROWS, DENSE = randn(7, D, seed=1), randn(4, 5, D, seed=2)
-MASK = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]]) > 0
-NONE = torch.zeros(0, dtype=torch.int64)
-GAPS = torch.tensor([4, 1, 1, 4, 1, 4, 4])
-# rows, layout, set of each row, which sets are empty
-EMPTY = {
-    "mask": (DENSE, {"mask": MASK}, torch.arange(4)[:, None], [1, 3]),
-    "mask-all-false": (DENSE, {"mask": torch.zeros_like(MASK)}, torch.arange(4)[:, None], [0, 1, 2, 3]),
-    "index-gaps": (ROWS, {"index": GAPS, "dim_size": 7}, GAPS, [0, 2, 3, 5, 6]),
-    "ptr-gaps": (ROWS, {"ptr": torch.tensor([0, 0, 3, 3, 7, 7])}, torch.tensor([1] * 3 + [3] * 4), [0, 2, 4]),
-    "one-set-masked": (ROWS, {"mask": torch.zeros(7, dtype=torch.bool)}, torch.zeros(7).long(), [0]),
-    "N=0": (DENSE[:, :0], {}, torch.arange(4)[:, None], [0, 1, 2, 3]),
-    "B=0": (DENSE[:0], {}, NONE[:, None], []),
-    "M=0-index": (ROWS[:0], {"index": NONE, "dim_size": 3}, NONE, [0, 1, 2]),
-    "M=0-index-alone": (ROWS[:0], {"index": NONE}, NONE, []),
-    "M=0-ptr": (ROWS[:0], {"ptr": torch.tensor([0, 0, 0])}, NONE, [0, 1]),
-    "B=0-ptr": (ROWS[:0], {"ptr": torch.tensor([0])}, NONE, []),
-    "one-set-N=0": (ROWS[:0], {}, NONE, [0]),
-}
 
 
 def check_empty(results, empty, absent):
@@ -85,26 +67,6 @@ def check_empty(results, empty, absent):
         assert rest[0].abs().max() > 0
     else:
         assert all((g == 0).all() for g in (dX, *rest))
-
-
-@pytest.mark.parametrize("case", EMPTY)
-@each_how
-def test_empty_sets_give_zeros_and_no_gradient(solver, formulation, K, case):
-    """With priors, which `check_pooling` does not give; what an absent row holds is never read."""
-    X, layout, set_of, empty = EMPTY[case]
-    there = layout.get("mask", torch.ones(X.shape[:-1], dtype=torch.bool))
-    X = X.masked_fill(~there[..., None], torch.nan)
-    same_set = set_of.expand(there.shape).flatten() == set_of.expand(there.shape).reshape(-1, 1)
-    mass = randn(*there.shape, seed=3).exp() * there
-    q0 = (mass.flatten() / (same_set * mass.flatten()).sum(1)).reshape(there.shape).requires_grad_()
-    p0 = randn(D, seed=4).softmax(-1).requires_grad_()
-    w = weights(solver, K)
-    how = {**layout, "solver": solver, "formulation": formulation, "K": K}
-    leaves = [*(v for v in w if v is not None), p0, q0]
-    check_empty(run(lambda X: uot_pool(X, *w, p0=p0, q0=q0, **how), X, leaves), empty, ~there)
-    P = uot_plan(X, *w, **how)
-    assert P.isfinite().all()
-    assert (P[~there] == 0).all()
 
 
 @each_how
@@ -183,7 +145,9 @@ def test_cpu_autocast(solver, formulation, K):
 
 
 @pytest.mark.parametrize("layout", ["dense", "ragged"])
-@each_how
+@pytest.mark.parametrize(
+    ("solver", "formulation", "K"), [how for how in HOW if how[2] == 2 or how[0] == "sinkhorn"]
+)
 def test_bits_of_two_runs_and_of_one_and_two_threads(solver, formulation, K, layout):
     """But for gradients of coefficients, which are sums over all entries that torch splits by threads."""
     B, N, dim = 4, 600, 16  # enough entries for torch to use both threads (32768)
@@ -266,11 +230,6 @@ def test_compiled_in_one_graph_for_all_sizes(dynamo, solver, formulation, layout
     before = dynamo["unique_graphs"]
     check_compiled(layer, compiled, layout)
     assert dynamo["unique_graphs"] == before + 1
-
-
-def test_compiled_with_modules_priors_and_fixed_weights(dynamo):
-    layer = learned("badmm-e", "exact", 2, alpha1=[0.1, 10.0]).double()
-    check_compiled(layer, torch.compile(layer, fullgraph=True, dynamic=True, backend="eager"), "index")
 
 
 # Dynamo looks at .grad of the tensors that it hands over at a break of the graph; torch warns about that.

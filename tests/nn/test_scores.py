@@ -56,17 +56,6 @@ def test_contributions_to_a_linear_output_add_up_to_it(X, head):
         torch.testing.assert_close(per_set, found, rtol=F64, atol=F64)
 
 
-def test_several_outputs_have_a_map_each(X, head):
-    pool = next(layers())
-    both = pool.scores(X, ptr=PTR, output=head)
-    assert both.shape == (12, 2)
-    for column in range(2):
-        one = pool.scores(X, ptr=PTR, output=head.weight[column])
-        torch.testing.assert_close(both[:, column], one, rtol=F64, atol=F64)
-    same = pool.scores(X, ptr=PTR, output=head.weight.expand(4, 2, D))
-    torch.testing.assert_close(same, both, rtol=F64, atol=F64)
-
-
 def test_contributions_by_an_independent_computation(X, head):
     """sum_d w_nd X_nd g_d, set by set, from the plan; the output is not linear here."""
     pool = next(layers())
@@ -114,16 +103,3 @@ def test_contributions_where_the_mass_of_a_feature_underflows():
     found = pool.scores(X, output=torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(found.sum(1), pool(X)[:, 1])
     assert float(found.sum()) > 0.9
-
-
-def test_contributions_in_half_precision_and_in_inference_mode(X, head):
-    """A function gets what the layer hands on: pooled vectors in the dtype of X."""
-    pool = make_layer(D, dtype=torch.float64)
-    full = pool.scores(X, ptr=PTR, output=lambda y: head(y)[:, 1])
-    with torch.inference_mode():
-        found = pool.scores(X, ptr=PTR, output=lambda y: head(y)[:, 1])
-    torch.testing.assert_close(found, full, rtol=F64, atol=F64)
-    half = head.bfloat16()
-    found = pool.scores(X.bfloat16(), ptr=PTR, output=lambda y: half(y)[:, 1])
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), full, rtol=0.05, atol=0.05)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.beside_cpu import import_timm
+from tests import tolerances as tol
 from uotpool import AdaptiveUOTPool1d, AdaptiveUOTPool2d, Learned, UOTPool2d, UOTPooling
 from uotpool.integrations.pyg import UOTAggregation
 from uotpool.integrations.sentence_transformers import UOTPooling as SentencePooling
@@ -99,10 +99,10 @@ def test_what_looks_into_half_precision_is_float32(dtype):
     pool = UOTPooling(D).to(dtype)
     P, scores = pool.plan(X), pool.scores(X)
     assert P.dtype == scores.dtype == torch.float32
-    assert float(P.detach().sum()) == pytest.approx(1.0, abs=1e-4)
+    assert float(P.detach().sum()) == pytest.approx(1.0, abs=tol.MASS_F32_LARGE)
     assert (P > 0).all()
     assert len(scores.unique()) > 1000
-    assert pool.diagnostics(X)["mass"] == pytest.approx(1.0, abs=1e-4)
+    assert pool.diagnostics(X)["mass"] == pytest.approx(1.0, abs=tol.MASS_F32_LARGE)
     assert pool.problem(X).plan().dtype == torch.float32
 
 
@@ -135,16 +135,3 @@ def test_several_classes_and_ragged_bags():
     _, instances = model.predict(bags)
     assert instances.shape == (7, 3)
     torch.testing.assert_close(instances.split([4, 3])[0].sum(0), logits[0] - model.classifier.bias)
-
-
-def test_the_tokens_of_a_vision_transformer():
-    """The plan is that of the tokens that the model pools, without the class token."""
-    timm = import_timm()
-    from uotpool.integrations.timm import fill_attn_pool
-
-    torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, global_pool="avg", num_classes=2)
-    fill_attn_pool(model.eval())
-    tokens = model.forward_features(torch.randn(1, 3, 32, 32))
-    assert model.attn_pool.plan(tokens).shape == (1, 4, 192)
-    assert model.attn_pool.scores(tokens).shape == (1, 4)

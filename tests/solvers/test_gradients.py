@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS, module_weights, problem, step
-from tests.spelling import classic, uot_plan, uot_pool
+from tests.spelling import uot_plan, uot_pool
 
 # What calls K modules of the exact formulation. K="converged" is the reference's alone.
 each_implementation = pytest.mark.usefixtures("every_implementation")
@@ -72,7 +72,7 @@ def test_gradcheck_of_the_optimum(solver, weights):
         return uot_pool(X, *alphas, p0=unit(p0), q0=unit(q0), scale=scale, **how)
 
     inputs = (*leaves(1, 4, 3), SCALE.clone().requires_grad_(), *alphas)
-    assert gradcheck(pool, inputs, eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=not entries)
+    assert gradcheck(pool, inputs, eps=1e-5, atol=tol.F32, rtol=tol.IMPLICIT, fast_mode=not entries)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_gradient_of_the_optimum_by_a_weight_of_zero(solver, weights):
         (implicit,) = torch.autograd.grad(y.square().sum(), alphas[i])
         ahead = [(1e-6 if j == i else a) for j, a in enumerate(weights)]
         finite = (uot_pool(X, *ahead, **how).square().sum() - y.detach().square().sum()) / 1e-6
-        assert torch.allclose(implicit, finite, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(implicit, finite, rtol=10 * tol.IMPLICIT, atol=tol.IMPLICIT)
 
 
 @pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e"])
@@ -112,7 +112,7 @@ def test_implicit_gradient_equals_unrolled(solver):
         return torch.autograd.grad((y * cotangent).sum(), inputs)
 
     for implicit, unrolled in zip(grads(None, K="converged"), grads(step(solver), K=400), strict=True):
-        assert torch.allclose(implicit, unrolled, rtol=0, atol=1e-6)
+        assert torch.allclose(implicit, unrolled, rtol=0, atol=tol.OPTIMUM)
 
 
 def test_second_derivative_of_the_optimum_says_so():
@@ -156,17 +156,3 @@ def test_dead_weights(solver, formulation, K):
             dead[PAPER_ZEROS[solver][name]] = True
         assert (g.abs()[dead] <= tol.STRUCTURAL_ZERO).all(), (name, g)
         assert (g.abs()[~dead] > tol.STRUCTURAL_ZERO).all(), (name, g)
-
-
-@each_implementation
-@pytest.mark.parametrize("priors", ["uniform", "learned"])
-@pytest.mark.parametrize("K", [1, 2, 4, "converged"])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_no_layer_parameter_is_wholly_dead(solver, K, priors):
-    layer = classic(5, solver=solver, K=K, p0=priors, q0=priors).double()
-    X = problem(3, 7, 5, seed=1).X
-    y = layer(X)
-    (y * torch.randn_like(y)).sum().backward()
-    for name, parameter in layer.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > tol.STRUCTURAL_ZERO, name

@@ -33,20 +33,20 @@ def L1(P, Q):
 
 
 def test_sinkhorn_reproduces_mean():
-    assert L1(uot_plan(X, 1e4, 1e4, 1e4), mean_plan()) <= 1e-3
+    assert L1(uot_plan(X, 1e4, 1e4, 1e4), mean_plan()) <= tol.PROPOSITION
 
 
 def test_sinkhorn_reproduces_attention_when_the_marginals_outweigh_the_entropy():
     P, y = (f(X, 1e2, 1e6, 1e6, q0=ATTENTION) for f in (uot_plan, uot_pool))
-    assert (P - attention_plan(ATTENTION)).abs().max() <= 1e-3
-    assert (y - (X * ATTENTION[..., None]).sum(1)).abs().max() <= 1e-3
+    assert (P - attention_plan(ATTENTION)).abs().max() <= tol.PROPOSITION
+    assert (y - (X * ATTENTION[..., None]).sum(1)).abs().max() <= tol.PROPOSITION
 
 
 def test_equal_weights_give_the_square_root_of_the_attention():
     """Proposition 1 as published, all weights equal and large, is not attention pooling."""
     P = uot_plan(X, 1e4, 1e4, 1e4, q0=ATTENTION, K=50)
     root = ATTENTION.sqrt() / ATTENTION.sqrt().sum(-1, keepdim=True)
-    assert (P.sum(2) - root).abs().max() <= 1e-5
+    assert (P.sum(2) - root).abs().max() <= tol.F32
     assert (P.sum(2) - ATTENTION).abs().max() > 1e-2
 
 
@@ -59,15 +59,9 @@ def test_max_is_approached_from_below(alpha0):
     assert (short <= alpha0 * torch.tensor(10.0).log()).all()
 
 
-def test_max_plan_comes_nearer_as_the_weights_shrink():
-    far = [L1(uot_plan(X, a, 1e4, a, K=50), max_plan()) for a in (1e-2, 1e-3, 1e-4)]
-    assert far[0] > far[1] > far[2]
-    assert far[2] <= 1e-3
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_presets(solver):
-    assert (UOTPooling.mean(5, solver=solver)(X) - X.mean(1)).abs().max() <= 1e-3
+    assert (UOTPooling.mean(5, solver=solver)(X) - X.mean(1)).abs().max() <= tol.PROPOSITION
     limit = 2e-2 if solver == "badmm-q" else 1e-3
     assert (UOTPooling.max(5, solver=solver)(X) - X.amax(1)).abs().max() <= limit
     pool = UOTPooling.attention(5, 7, solver=solver).double()
@@ -75,7 +69,7 @@ def test_presets(solver):
     with torch.no_grad():
         a = (X @ pool.q0.V.T).tanh() @ pool.q0.w[0]
     direct = (X * a.softmax(1)[..., None]).sum(1)
-    assert (pool(X) - direct).abs().max() <= 1e-3
+    assert (pool(X) - direct).abs().max() <= tol.PROPOSITION
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
@@ -83,12 +77,12 @@ def test_presets(solver):
 def test_presets_at_any_scale_in_float32(solver, scale):
     """Mean and attention hold for features of any size, with the gradients of attention."""
     x = scale * torch.randn(4, 10, 5)
-    assert (UOTPooling.mean(5, solver=solver)(x) - x.mean(1)).abs().max() <= 1e-4 * scale
+    assert (UOTPooling.mean(5, solver=solver)(x) - x.mean(1)).abs().max() <= tol.MEAN_F32 * scale
     pool = UOTPooling.attention(5, solver=solver)
     direct = (x * ((x @ pool.q0.V.T).tanh() @ pool.q0.w[0]).softmax(1)[..., None]).sum(1)
-    assert (pool(x) - direct).abs().max() <= 1e-3 * scale
+    assert (pool(x) - direct).abs().max() <= tol.PROPOSITION * scale
     got, wanted = (torch.autograd.grad(y.square().sum(), pool.q0.w)[0] for y in (pool(x), direct))
-    assert torch.allclose(got, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
+    assert torch.allclose(got, wanted, rtol=tol.SLOPE, atol=tol.PROPOSITION * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.3, 1.0])
@@ -97,7 +91,7 @@ def test_mixed_mean_max_is_three_uot_poolings(omega):
     pooled = torch.stack([UOTPooling.mean(5)(X), UOTPooling.max(5)(X)], dim=1)
     weights = torch.tensor([omega, 1 - omega], dtype=X.dtype).expand(len(X), 2)
     mixed = uot_pool(pooled, 1e2, 1e6, 1e6, q0=weights)  # it keeps its prior
-    assert (mixed - omega * X.mean(1) - (1 - omega) * X.amax(1)).abs().max() <= 1e-3
+    assert (mixed - omega * X.mean(1) - (1 - omega) * X.amax(1)).abs().max() <= tol.PROPOSITION
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -126,16 +120,6 @@ def test_plan_stats_of_known_plans():
     assert torch.allclose(twice.divergence, top.divergence)
 
 
-def test_plan_stats_layouts_and_empty_sets():
-    P = uot_plan(X, 0.1, 1.0, 1.0)
-    rows = P.flatten(0, 1)
-    index = torch.arange(4).repeat_interleave(10)
-    dense, ragged = plan_stats(P), plan_stats(rows, index=index, dim_size=5)
-    for a, b in zip(dense, ragged, strict=True):
-        assert torch.allclose(a, b[:4], atol=tol.F64)
-        assert b[4] == 0
-
-
 def own_samples(seed: int = 0) -> torch.Tensor:
     """Return 32 samples in which every feature is large at samples of its own, 8 of them, in any order."""
     generator = torch.Generator().manual_seed(seed)
@@ -153,12 +137,6 @@ def test_a_feature_is_the_mean_of_its_share_of_the_samples(seed):
     torch.testing.assert_close(y, largest, rtol=0, atol=tol.LARGEST_SHARE)
     assert (X.amax(1) - largest).min() > 0.1
     assert (largest - X.mean(1)).min() > 0.5
-
-
-def test_without_transport_it_is_the_maximum():
-    X = own_samples()
-    y = uot_pool(X, 1.0, 1e4, 0.0, scale=100.0, K=1)
-    torch.testing.assert_close(y, X.amax(1), rtol=0, atol=tol.NEARLY_MAX)
 
 
 @pytest.mark.parametrize("alpha", [3.0, 10.0, 1e3])

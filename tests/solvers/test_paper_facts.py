@@ -7,7 +7,7 @@ import torch
 
 from tests import tolerances as tol
 from tests.cases import problem
-from tests.spelling import classic, duality_gap, uot_plan, uot_pool
+from tests.spelling import duality_gap, uot_plan, uot_pool
 
 CASE = problem(3, 10, 5, seed=4)
 X, P0, Q0 = CASE
@@ -26,12 +26,6 @@ def test_badmm_keeps_the_feature_marginal_at_its_prior(solver, K):
     assert torch.allclose(P.sum(1), P0, atol=tol.F64)
 
 
-@pytest.mark.parametrize("solver", ["badmm-e", "badmm-q"])
-def test_badmm_does_not_depend_on_alpha1_and_alpha2(solver):
-    a, b = (paper(0.5, alpha, alpha, 1.0, K=20, solver=solver) for alpha in (1e-2, 1e2))
-    assert torch.allclose(a, b, atol=tol.F64)
-
-
 def test_badmm_tends_to_the_balanced_plan():
     balanced = uot_plan(X, 0.5, 1e6, 1e6, p0=P0, q0=Q0, K=400)
     off = [
@@ -45,7 +39,7 @@ def test_badmm_tends_to_the_balanced_plan():
 
 def test_sinkhorn_is_right_at_alpha0_1_only():
     right = paper(1.0, 0.5, 0.8, K=2000)
-    assert duality_gap(X, right, 1.0, 0.5, 0.8, p0=P0, q0=Q0).max() <= 1e-9
+    assert duality_gap(X, right, 1.0, 0.5, 0.8, p0=P0, q0=Q0).max() <= tol.GAP_SOLVED
     wrong = paper(2.0, 0.5, 0.8, K=2000)
     settled = paper(2.0, 0.5, 0.8, K=2001)
     assert torch.allclose(wrong, settled, atol=tol.F64)  # a fixed point, but not the optimum
@@ -64,16 +58,10 @@ def test_authors_readout_is_D_times_add_pooling_for_a_huge_alpha0():
     """Table 5 fixes alpha0 = 1e10 .. 1e12: the plan is flat with entries near 1, not 1 / (N D)."""
     how = {"formulation": "paper", "K": 4}
     y = uot_pool(X, 1e10, 0.7, 0.7, readout="authors", **how)
-    assert torch.allclose(y, 5 * X.sum(1), rtol=1e-6)
-    assert torch.allclose(uot_pool(X, 1e10, 0.7, 0.7, **how), X.mean(1), atol=1e-6)  # eq. 4: mean pooling
-
-
-def test_authors_readout_formula():
-    P = uot_plan(X, 0.8, 1.0, 1.0, 1.0, formulation="paper", solver="badmm-e")
-    y = uot_pool(X, 0.8, 1.0, 1.0, 1.0, formulation="paper", solver="badmm-e", readout="authors")
-    assert torch.allclose(y, 5 * (X * P).sum(1), atol=tol.F64)
-    layer = classic(5, solver="badmm-e", formulation="paper", readout="authors").double()
-    assert torch.allclose(layer(X), 5 * (X * layer.plan(X)).sum(1), atol=tol.F64)
+    assert torch.allclose(y, 5 * X.sum(1), rtol=tol.OPTIMUM)
+    assert torch.allclose(
+        uot_pool(X, 1e10, 0.7, 0.7, **how), X.mean(1), atol=tol.OPTIMUM
+    )  # eq. 4: mean pooling
 
 
 def test_first_steps_by_hand():

@@ -78,28 +78,3 @@ def test_logsumexp_gradient_near_1e8():
         assert torch.allclose(Y.grad, Y.detach().double().softmax(dim).float(), atol=tol.F32)
     sums = DenseSets(1, None).logsumexp_n(torch.full((1, 4, 2), -1e30))
     assert torch.allclose(sums, torch.full((1, 1, 2), -1e30))
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("scale", [1e-20, 1e10, 1e30])
-def test_extreme_scales_of_X(solver, scale):
-    X = (scale * torch.randn(2, 6, 4)).requires_grad_()
-    rho = None if solver == "sinkhorn" else 1.0
-    y = uot_pool(X, 0.5, 1.0, 1.0, rho, solver=solver)
-    (dX,) = torch.autograd.grad(y.sum(), X)
-    assert y.isfinite().all()
-    assert dX.isfinite().all()
-    assert (y <= X.amax(1)).all()
-    assert (y >= X.amin(1)).all()
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_converged_is_finite_in_every_cell(name, recwarn):
-    """At the edges the gap may stay above tol in float32 (a warning says so); nothing is NaN."""
-    for alpha0 in DECADES[::3]:
-        for alpha12 in DECADES[::3]:
-            X = INPUTS[name].float().requires_grad_()
-            y = uot_pool(X, alpha0, alpha12, alpha12, K="converged", max_iter=20)
-            (dX,) = torch.autograd.grad(y.sum(), X)
-            assert y.isfinite().all()
-            assert dX.isfinite().all()

@@ -123,26 +123,6 @@ def test_layouts_agree_with_their_gradients(name):
     all_close([y4, dx4[there], *rest4], [y, dx, *rest])
 
 
-@with_layers
-def test_empty_layouts_are_zero_with_zero_gradients(name):
-    pool, edges, none = small(name), torch.empty(2, 0, dtype=torch.int64), torch.zeros(0, D).double()
-    masked = torch.full((2, 3, D), torch.nan, dtype=torch.float64)
-    for x, layout, B in (
-        (none, {"index": torch.empty(0, dtype=torch.int64), "dim_size": 3}, 3),
-        (none, {"ptr": torch.zeros(1, dtype=torch.int64)}, 0),
-        (none, {"index": torch.empty(0, dtype=torch.int64)}, 0),
-        (none, {}, 1),
-        (masked[:, :0], {"mask": torch.zeros(2, 0, dtype=torch.bool)}, 2),
-        (masked[:0], {}, 0),
-        (masked, {"mask": torch.zeros(2, 3, dtype=torch.bool)}, 2),
-        (masked[0], {"index": torch.tensor([0, 1, 0]), "mask": torch.zeros(3).bool()}, 2),
-    ):
-        y, dx, rest = backward(pool, x, **layout, edge_index=edges)
-        assert torch.equal(y, torch.zeros(B, pool.out_dim, dtype=torch.float64)), layout
-        assert all((g == 0).all() for g in (dx, *rest)), layout
-        assert pool.aux_loss == 0
-
-
 @every
 def test_no_side_effects_and_evaluation_equals_training(name):
     """No dropout; the inference paths of torch's own layers give the same; strides do not matter."""
@@ -293,18 +273,6 @@ def test_precisions(name):
         assert torch.equal(call(pool, x, **sets.ragged), call(pool, x.float(), **sets.ragged).to(half))
 
 
-@pytest.mark.parametrize("name", ["lse", "gem", "softmax", "mean", "covariance", "dynamic"])
-@pytest.mark.parametrize("scale", [1e-8, 1e-2, 1e4, 1e18])
-def test_relative_accuracy_in_float32(name, scale):
-    """The error against float64 is relative to the size of the result, whatever the size of x."""
-    pool, sets = small(name, dtype=torch.float32), batch((7, 4))
-    x = (scale * sets.x.abs()).float()
-    if name == "covariance" and not 1e-6 < scale < 1e16:
-        pytest.skip("squares of these overflow, or are as small as what is added to the diagonal, in float32")
-    got, want = pool(x, sets.index), pool(x.double(), sets.index)
-    assert (got - want).abs().max() <= tol.F32_RELATIVE * want.abs().max()
-
-
 @every
 def test_a_nan_spoils_its_set_and_no_other(name):
     """The same entries with and without a gradient; under `check` it is an error."""
@@ -426,7 +394,7 @@ def test_how_many_nodes_are_kept(ratio, N, kept, dtype):
         pool.gnn.lin.weight.copy_(torch.tensor([[0.0, 1.0]]))
         pool.gnn.bias.fill_(50.0)  # tanh is 1: the mean of what is kept is that of the largest
     y = call(pool, x, edge_index=torch.zeros(2, 0, dtype=torch.long))
-    assert float(y[0, 1].detach()) == pytest.approx(float(x[N - kept :, 1].mean()), rel=1e-6)
+    assert float(y[0, 1].detach()) == pytest.approx(float(x[N - kept :, 1].mean()), rel=tol.INIT)
 
 
 # --- refusals
@@ -545,26 +513,6 @@ def test_repr_docstring_and_numpy_integers(name):
     assert all(word in doc for word in re.findall(r"\d{4}|[A-Z][a-z]+", entry.paper))
 
 
-@mechanisms
-def test_training_lowers_the_loss(name):
-    """Whether the first feature is large on average: the same model for all names."""
-    torch.manual_seed(0)
-    sets, y = batch((4, 7, 5) * 8, 5), torch.arange(24) % 2
-    x = sets.x.float() + torch.where(y == 1, 0.8, -0.8)[sets.index][:, None]
-    first, pool = nn.Linear(5, D), zoo.build(name, D, **SMALL.get(name, {}))
-    pool.fit(first(x).detach(), sets.index)
-    last = nn.Linear(pool.out_dim, 2)
-    optimiser = torch.optim.Adam([*first.parameters(), *pool.parameters(), *last.parameters()], 0.02)
-    losses = []
-    for _ in range(25):
-        optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(last(call(pool, first(x), **sets.ragged)), y) + pool.aux_loss
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.9 * losses[0]
-
-
 @pytest.mark.parametrize("name", ["attention", "deepset", "set-transformer", "diffpool"])
 def test_hooks_run_once_in_another_precision(name):
     pool, sets, counts = small(name, dtype=torch.float32), batch(), []
@@ -579,18 +527,6 @@ def test_hooks_run_once_in_another_precision(name):
         call(pool, sets.x.to(dtype), sets.index, edge_index=sets.edges)
         assert len(counts) == len(once)
         assert sum(counts) == 1
-
-
-@pytest.mark.parametrize("name", ["deepset", "nin", "gated-attention", "covariance"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_parametrized_layers(name, dtype):
-    pool, sets = small(name, dtype=torch.float32), batch()
-    for module in [module for module in pool.modules() if isinstance(module, nn.Linear)]:
-        nn.utils.parametrizations.weight_norm(module)
-    pool.reset_parameters()
-    x = sets.x.to(dtype).requires_grad_()
-    pool(x, sets.index).float().square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in (x, *pool.parameters()))
 
 
 # --- fit
