@@ -139,7 +139,8 @@ def main(argv: list[str] | None = None) -> None:
             raise
         status = 1 if isinstance(error, ModuleNotFoundError) else 2
         print(f"{' '.join(['uotpool', *argv[:1]])}: error: {_message(error)}", file=sys.stderr)
-        _discard_output()
+        if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+            _discard_output()
     if status is not None:
         sys.exit(status)
 

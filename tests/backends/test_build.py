@@ -190,7 +190,7 @@ def install(folder: Path, **env: str) -> str:
     path = os.pathsep.join([str(installed), *filter(None, sys.path)])
     text = run(sys.executable, "-S", "-c", SHOW, PYTHONPATH=path)
     assert text.startswith(str(installed)), text
-    assert re.search(r"^  reference +available \(impl='auto' takes it", text, re.MULTILINE), text
+    assert re.search(r"^  reference +available \(used by impl='auto'", text, re.MULTILINE), text
     return text
 
 

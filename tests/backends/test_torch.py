@@ -437,7 +437,7 @@ def frames(pool, X, **sets):
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions inline other functions")
-@pytest.mark.parametrize(("layout", "more"), [("dense", 0), ("ptr", 15), ("index", 30)])
+@pytest.mark.parametrize(("layout", "more"), [("dense", 0), ("ptr", 15), ("index", 32)])
 def test_few_frames_of_python_lead_to_the_kernel(layout, more):
     pool, (X, sets) = UOTPooling(D), sets_of(layout, 3)
     with check(False):

@@ -35,7 +35,7 @@ def bags(*args, **options):
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        ("x", lambda: UOTAggregation(D).forward(5)),  # type: ignore[arg-type]
+        ("x", lambda: UOTAggregation(D).forward(5)),
         ("x", lambda: graph(X[:, 0], INDEX, dim=0)),
         ("x", lambda: graph(X[:, :3], INDEX)),
         ("dim", lambda: graph(X, INDEX[:D], dim=-1)),
@@ -43,7 +43,7 @@ def bags(*args, **options):
         ("index", lambda: graph(X, INDEX, dim_size=2)),
         ("index", lambda: graph(BAGS, INDEX, dim_size=2)),
         ("index", lambda: graph(BAGS, INDEX[:4], dim=1)),
-        ("index", lambda: UOTAggregation(D).forward(X, [0, 0, 1])),  # type: ignore[arg-type]
+        ("index", lambda: UOTAggregation(D).forward(X, [0, 0, 1])),
         ("dim_size", lambda: UOTAggregation(D).forward(BAGS, ptr=PTR, dim_size=4, dim=1)),
         ("dim_size", lambda: UOTAggregation(D).forward(BAGS, dim_size=2, dim=1)),
         ("features", lambda: UOTPooling(D)(5)),
@@ -58,17 +58,17 @@ def bags(*args, **options):
         ("attention_mask", lambda: sentences(token_embeddings=BAGS, attention_mask=[[1] * 5] * 2)),
         ("mask", lambda: sentences(token_embeddings=BAGS, attention_mask=-torch.inf * ones(2, 5))),
         ("embedding_dimension", lambda: UOTPooling(0)),
-        ("include_prompt", lambda: UOTPooling(D, 1)),  # type: ignore[arg-type]
+        ("include_prompt", lambda: UOTPooling(D, 1)),
         ("q0", lambda: UOTPooling(D, q0=nn.Linear(D, 1))),
         ("solver", lambda: UOTPooling(D, solver="sinkhron")),
-        ("in_shape", lambda: UOTMIL(D)),  # type: ignore[arg-type]
+        ("in_shape", lambda: UOTMIL(D)),
         ("in_shape", lambda: UOTMIL((0,))),
-        ("feat_ext", lambda: UOTMIL((D,), feat_ext="x")),  # type: ignore[arg-type]
+        ("feat_ext", lambda: UOTMIL((D,), feat_ext="x")),
         ("mask", lambda: bags(BAGS, ones(2, 3))),
         ("X", lambda: bags(torch.randn(2, 5, D + 1))),
         ("X", lambda: bags(X)),
         ("X", lambda: bags([])),
-        ("Y", lambda: UOTMIL((D,)).compute_loss([1, 0], BAGS)),  # type: ignore[arg-type]
+        ("Y", lambda: UOTMIL((D,)).compute_loss([1, 0], BAGS)),
         ("Y", lambda: UOTMIL((D,)).compute_loss(ones(3), BAGS)),
     ],
 )
