@@ -127,6 +127,7 @@ ALLOWED["__init__"] = set(ALLOWED)
 ALLOWED["integrations"] = {"checks", "nn"}
 ALLOWED["zoo"] = {"checks", "coefficients", "inputs", "nn", "sets", "solvers", "zoo"}
 ALLOWED["cli"] = set(ALLOWED)
+ALLOWED["testing"] = {"checks"}
 ALLOWED["__main__"] = {"cli"}
 
 
