@@ -128,6 +128,7 @@ ALLOWED["integrations"] = {"checks", "nn"}
 ALLOWED["zoo"] = {"checks", "coefficients", "inputs", "nn", "sets", "solvers", "zoo"}
 ALLOWED["testing"] = {"checks"}
 ALLOWED["cli"] = set(ALLOWED)
+ALLOWED["testing"] = {"checks"}
 ALLOWED["__main__"] = {"cli"}
 
 
