@@ -258,8 +258,6 @@ VALUES: list[tuple[Callable[..., Any], str, list[Any]]] = [
     (stats, "q0", [ones(2, 3).long()]),
     (gap, "q0", [ones(2, 3, device="meta")]),
     (layer, "p0", [uotpool.FeaturePrior(3)]),
-    (groups, "lrr", [1.0]),
-    (groups, "params", [[]]),
     (groups, "weight_decay", ["a", -1]),
     (aggregation, "solver", ["x"]),
     (made, "alpha1", [[], [1.0, 2.0]]),
