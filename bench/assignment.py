@@ -57,7 +57,7 @@ class Plain(nn.Module):
         assert layer.centres is not None
         self.score, self.value = layer.score, layer.value
         self.dustbin, self.centres = layer.dustbin, layer.centres
-        self.share, self.steps, self.broadcast = layer.dustbin_share, int(layer.K), broadcast
+        self.share, self.K, self.broadcast = layer.dustbin_share, layer.solver.K, broadcast
 
     def forward(self, X: Tensor, edge_index: Tensor | None = None) -> Tensor:
         S, v = self.score(X), self.value(X)
@@ -66,7 +66,7 @@ class Plain(nn.Module):
         log_p = torch.full((M + 1,), (1 - self.share) / M, dtype=S.dtype)
         log_p[-1] = self.share
         log_p, g = log_p.log(), torch.zeros(B, N, 1, dtype=S.dtype)
-        for _ in range(self.steps):
+        for _ in range(self.K):
             f = 0.5 * (log_p - (S + g).logsumexp(1, keepdim=True))
             g = 0.5 * (-math.log(N) - (S + f).logsumexp(2, keepdim=True))
         Y = S + f + g

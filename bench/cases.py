@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from uotpool_experiments.solvers import solver_of
 
 from bench.timing import Pool, samples
-from uotpool import UOTPooling, resolve_impl
+from uotpool import Learned, UOTPooling, explain_impl
 
 
 class WrongAnswerError(SystemExit):
@@ -21,13 +22,16 @@ def show(size: tuple[int, ...]) -> str:
 
 def only_reference() -> bool:
     """Nothing but the reference can run here, which takes much memory for its backward pass."""
-    return resolve_impl(torch.empty(1, 1, 1), "sinkhorn") == "reference"
+    return explain_impl(torch.empty(1, 1, 1)).startswith("reference")
 
 
-def layer(D: int, solver: str, K: int = 4, **how: Any) -> UOTPooling:
+def layer(D: int, solver: str, K: int = 4, formulation: str = "exact", **how: Any) -> UOTPooling:
     """Make a layer whose learned weights differ between modules; the same solver and K give the same ones."""
     torch.manual_seed(1)
-    return UOTPooling.classic(D, solver=solver, K=K, **how)
+    steps = solver_of(solver, formulation, K)
+    names = ("alpha0", "alpha1", "alpha2", *(("rho",) if steps.uses_rho else ()))
+    learned: dict[str, Any] = dict.fromkeys(names, Learned(transform="softplus", per_step=True))
+    return UOTPooling(D, steps, **{"scale": 1.0} | learned | how)
 
 
 class Answer(NamedTuple):

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from uotpool_experiments.figures.convergence import CURVES
 from uotpool_experiments.figures.problems import Problem
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS
 
 from bench.problems import log_uniform_weights, problem
 from bench.rows import PART, Finding, spread
 from bench.session import Session
-from uotpool import duality_gap, objective, suggest_rho, uot_plan, uot_pool
-from uotpool.solvers import FORMULATIONS, SOLVERS
+from bench.steps import suggested
+from tests.spelling import REGULARIZER, duality_gap, objective, uot_plan, uot_pool
 
 Weights = tuple[float, float, float]
 SIZE, QUICK_SIZE = (3, 500, 100), (2, 30, 10)  # the paper's samples and features; it has 50 sets
@@ -55,7 +56,7 @@ def _curves(session: Session, weights: Weights) -> list[Finding]:
             about |= dict(zip(("alpha0", "alpha1", "alpha2"), weights, strict=True))
             about |= {"solver": solver, "formulation": formulation}
             for K in modules:
-                above, gap = _distances(X, weights, solver, formulation, K, best[SOLVERS[solver].regularizer])
+                above, gap = _distances(X, weights, solver, formulation, K, best[REGULARIZER[solver]])
                 rows.append(about | {"K": K, "objective": above, "gap": gap})
     return rows
 
@@ -70,8 +71,8 @@ def _distances(
     X: Tensor, weights: Weights, solver: str, formulation: str, K: int, best: Tensor
 ) -> tuple[float, float]:
     """Return medians over the sets of objective above optimum and of gap, infinite where a set has no plan."""
-    regularizer = SOLVERS[solver].regularizer
-    rho = None if solver == "sinkhorn" else suggest_rho(solver, *weights, spread=float(X.std()))
+    regularizer = REGULARIZER[solver]
+    rho = None if solver == "sinkhorn" else suggested(solver, *weights, spread=float(X.std()))
     P = uot_plan(X, *weights, rho, solver=solver, formulation=formulation, K=K)
     mass = P.sum((1, 2), keepdim=True)
     if not bool((mass.isfinite() & (mass > 0)).all()):
@@ -83,7 +84,7 @@ def _distances(
 
 def _gaps(case: Problem, w: Weights, solver: str, **how: object) -> Tensor:
     P = uot_plan(case.X, *w, p0=case.p0, q0=case.q0, solver=solver, **how)  # type: ignore[arg-type]
-    return duality_gap(case.X, P, *w, p0=case.p0, q0=case.q0, regularizer=SOLVERS[solver].regularizer)
+    return duality_gap(case.X, P, *w, p0=case.p0, q0=case.q0, regularizer=REGULARIZER[solver])
 
 
 def _largest_gaps(seeds: int, modules: int) -> list[Finding]:

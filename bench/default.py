@@ -18,9 +18,9 @@ from bench.timing import BOTH, FORWARD, Size, samples, timed
 from uotpool import UOTPooling
 from uotpool.zoo import Pooling, build
 
-OURS, CLASSIC = "uotp", "classic (0.1)"
-RIVALS = (CLASSIC, "softmax-per-feature", "gated-mixed", "gem", "softmax")
-NOTE = "dense X, each layer as it is made; classic: UOTPooling.classic(dim), four modules with learned weights"
+OURS, OF_PAPER = "uotp", "uotp-sinkhorn"
+RIVALS = (OF_PAPER, "softmax-per-feature", "gated-mixed", "gem", "softmax")
+NOTE = "dense X, each layer as it is made; uotp-sinkhorn: four steps with learned coefficients each, no scale"
 BEGIN = "<!-- made by: python -m bench default --threads 1 --renew -->"
 
 
@@ -51,7 +51,7 @@ def layers(size: Size) -> dict[str, Pooling]:
     found: dict[str, Pooling] = {}
     for name in (OURS, *RIVALS):
         torch.manual_seed(1)
-        found[name] = UOTPooling.classic(size[2]) if name == CLASSIC else build(name, size[2])
+        found[name] = build(name, size[2])
     return found
 
 

@@ -21,12 +21,14 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from torch import Tensor
 from uotpool_experiments.figures.problems import Problem
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.problems import problem
 from bench.rows import PART, Finding, spread
 from bench.session import Session
-from uotpool import ConvergenceWarning, duality_gap, suggest_rho, uot_plan, uot_pool
-from uotpool.solvers import SOLVERS
+from bench.steps import suggested
+from tests.spelling import REGULARIZER, duality_gap, uot_plan, uot_pool
+from uotpool import ConvergenceWarning
 
 Weights = tuple[float, float, float]
 WEIGHTS = tuple(10.0**e for e in (-2, -1, 0, 1, 2))
@@ -92,12 +94,12 @@ def _cells(solvers: Sequence[str], marginals: Sequence[float]) -> list[tuple[str
 
 
 def _suggested(case: Problem, solver: str, w: Weights) -> float | None:
-    return None if solver == "sinkhorn" else suggest_rho(solver, *w, spread=float(case.X.std()))
+    return None if solver == "sinkhorn" else suggested(solver, *w, spread=float(case.X.std()))
 
 
 def _finding(case: Problem, part: str, solver: str, a0: float, a: float, rho: float | None, K: int) -> Finding:
     P = uot_plan(case.X, a0, a, a, rho, p0=case.p0, q0=case.q0, solver=solver, K=K)
-    gaps = duality_gap(case.X, P, a0, a, a, p0=case.p0, q0=case.q0, regularizer=SOLVERS[solver].regularizer)
+    gaps = duality_gap(case.X, P, a0, a, a, p0=case.p0, q0=case.q0, regularizer=REGULARIZER[solver])
     about: Finding = {PART: part, "solver": solver, "alpha0": a0, "alpha1, alpha2": a}
     return about | {"rho": "" if rho is None else rho, "K": K, "gap": float(gaps.median())}
 

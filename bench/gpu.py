@@ -1,7 +1,8 @@
-"""Times on a GPU: the fused kernels, the reference, what torch.compile makes of that, and torch's max pooling.
+"""Times on a GPU: the fused kernels, the reference, what torch.compile makes of that, and max pooling.
 
-Without a GPU, `TRITON_INTERPRET=1 python -m bench gpu --quick` does all of it on tiny CPU tensors, whose times
-mean nothing: it shows that the measurement works.
+Each answer is compared with the reference first, and a wrong one is not timed. Without a GPU,
+`TRITON_INTERPRET=1 python -m bench gpu --quick` does all of it on tiny CPU tensors, whose times mean nothing:
+it shows that the measurement works.
 """
 
 from __future__ import annotations
@@ -10,22 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.cases import Answer, WrongAnswerError, show
 from bench.rows import Case, Comparison, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, samples
-from uotpool import UOTPool2d, UOTPooling, explain_impl
-from uotpool.backends import BACKENDS, SolverOptions
-from uotpool.solvers import SOLVERS
+from uotpool import explain_impl
+from uotpool.backends import BACKENDS
+from uotpool.solvers import Sinkhorn
+from uotpool.zoo import build
 
 OURS, REFERENCE, COMPILED, MAX = "triton", "reference", "torch.compile(reference)", "torch.max"
 LARGE = (1, 50_000, 512)
-WINDOWS = (32, 64, 56, 56)
 QUICK = ((2, 5, 4), (1, 70, 4))
-QUICK_WINDOWS = (1, 2, 2, 4)
 NOTE = "K = 4, float32, learned weights; times of the GPU between two events, the least of several turns"
 DRY = "TRITON_INTERPRET is set: these are times of Triton's interpreter on the CPU, which mean nothing"
 Pool = Callable[[Tensor], Tensor]
@@ -34,11 +33,9 @@ Pool = Callable[[Tensor], Tensor]
 def measure(session: Session) -> list[Comparison]:
     device = _device()
     sizes = QUICK if session.quick else (*session.sizes, LARGE)
-    cases: list[tuple[tuple[int, ...], str]] = [(size, solver) for size in sizes for solver in SOLVERS]
-    cases.append((QUICK_WINDOWS if session.quick else WINDOWS, "sinkhorn"))
     rows: list[Comparison] = []
-    for size, solver in session.track(cases, "gpu"):
-        rows += _compare(session, size, solver, device)
+    for size in session.track(sizes, "gpu"):
+        rows += _compare(session, size, device)
     return rows
 
 
@@ -47,7 +44,7 @@ def _device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     X = torch.empty(1, 1, 1)
-    if BACKENDS["triton"].unavailable() or BACKENDS["triton"].refuses_input(X):
+    if BACKENDS["triton"].why_not(X, Sinkhorn()):
         raise SystemExit(
             f"bench: gpu needs a CUDA or ROCm GPU, and torch sees none (uotpool: {explain_impl(X)}). "
             "To see that the measurement works: TRITON_INTERPRET=1 python -m bench gpu --quick"
@@ -55,54 +52,42 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def pools(
-    size: tuple[int, ...], solver: str, device: torch.device, K: int, *, compiled: bool
-) -> dict[str, nn.Module]:
+def pools(D: int, device: torch.device, K: int, *, compiled: bool) -> dict[str, nn.Module]:
     """Make the layers of a case, all with the same weights."""
-    images = len(size) == 4
 
     def layer(impl: str) -> nn.Module:
         torch.manual_seed(1)
-        if images:
-            return UOTPool2d(size[1], 2, K=K, impl=impl).to(device)
-        return UOTPooling.classic(size[2], solver=solver, K=K, impl=impl).to(device)
+        return build("uotp-sinkhorn", D, K=K, impl=impl).to(device)
 
-    found = {OURS: layer("triton"), REFERENCE: layer("reference")}
+    layers = {OURS: layer("triton"), REFERENCE: layer("reference")}
     if compiled:
         torch.compiler.reset()
-        found[COMPILED] = torch.compile(layer("reference"), dynamic=False)  # type: ignore[assignment]
-    found[MAX] = _Max(images)
-    return found
+        layers[COMPILED] = torch.compile(layer("reference"), dynamic=False)  # type: ignore[assignment]
+    layers[MAX] = _Max()
+    return layers
 
 
 class _Max(nn.Module):
-    def __init__(self, images: bool) -> None:
-        super().__init__()
-        self.images = images
-
     def forward(self, X: Tensor) -> Tensor:
-        return F.max_pool2d(X, 2) if self.images else X.amax(1)
+        return X.amax(1)
 
 
-def _compare(session: Session, size: tuple[int, ...], solver: str, device: torch.device) -> list[Comparison]:
+def _compare(session: Session, size: tuple[int, ...], device: torch.device) -> list[Comparison]:
     X = samples(size).to(device)
-    images = len(size) == 4
-    options = SolverOptions(SOLVERS[solver])
-    ours = BACKENDS["triton"]
-    if ours.refuses_input(X, 1 if images else -1) or (not images and ours.refuses_sets(X, size[0], options)):
+    if BACKENDS["triton"].why_not(X, Sinkhorn()):  # more features than it takes
         return []
     K = 1 if session.quick else 4
-    found = pools(size, solver, device, K, compiled=session.compile != "none")
-    expected = answer(found[REFERENCE], X)
-    for name, pool in found.items():
+    layers = pools(size[2], device, K, compiled=session.compile != "none")
+    expected = answer(layers[REFERENCE], X)
+    for name, pool in layers.items():
         if name != MAX:
             verify(name, pool, X, expected)
     note = NOTE if device.type == "cuda" else DRY
     rows = []
     for mode in (FORWARD, BOTH):
-        seconds = _seconds({name: _call(pool, mode, X) for name, pool in found.items()}, session, device)
-        about = Case("gpu", show(size), solver, mode, torch.get_num_threads())
-        for name in found:
+        seconds = _seconds({name: _call(pool, mode, X) for name, pool in layers.items()}, session, device)
+        about = Case("gpu", show(size), "sinkhorn", mode, torch.get_num_threads())
+        for name in layers:
             if name != OURS:
                 rows.append(speedup(about, OURS, name, seconds[OURS], seconds[name], None, note))
     return rows

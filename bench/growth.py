@@ -14,12 +14,12 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from uotpool_experiments.figures.problems import COLOURS, MARKERS
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import layer, truth, verify
 from bench.rows import SLOPE, Case, Comparison, at_most, compare
 from bench.session import Session
 from bench.timing import BOTH, samples, timed
-from uotpool.solvers import SOLVERS
 
 BASE = {"B": 32, "N": 32, "D": 64, "K": 4}
 SMALLEST = {"B": 16, "N": 16, "D": 16, "K": 1}

@@ -21,7 +21,7 @@ def facts(repeats: int) -> dict[str, str]:
     return {
         "machine": _cpu_model(),
         "isa": _isa(),
-        "implementation": uotpool.resolve_impl(torch.empty(1, 1, 1), "sinkhorn"),
+        "implementation": uotpool.explain_impl(torch.empty(1, 1, 1)).partition(";")[0],
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_geometric": _version("torch_geometric"),

@@ -16,16 +16,14 @@ from bench.session import Session
 NAMES = (
     # of time and memory
     *("speed", "scale", "default", "pools", "pot", "memory", "ragged", "latency", "growth", "zoo"),
-    *("mil", "graph", "svm", "windows", "swap", "vit", "deploy", "sentence-speed", "assignment"),
+    *("mil", "graph", "svm", "swap", "vit", "deploy", "sentence-speed", "assignment"),
     # of what the solvers find
     *("convergence", "gap-map", "propositions", "stability", "structural-zeros"),
     # of what learns
     *("witnesses", "heat-maps", "retrieval", "retrieval-settings", "sentences"),
-    # of the GPU kernels
-    *("gpu", "gpu-static", "gpu-launches", "gpu-model"),
+    "gpu",
 )
-# Those that run only when they are named: one needs a GPU, the others triton and minutes of its compiler.
-NAMED = ("gpu", "gpu-static", "gpu-launches", "gpu-model")
+NAMED = ("gpu",)  # runs only when it is named: it needs a GPU
 # The figure of `uotpool figure` that is drawn from a measurement, which --renew writes to results/bench.
 FIGURES = {entry.measurement: name for name, entry in figures.FIGURES.items() if entry.measurement is not None}
 

@@ -9,12 +9,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from uotpool_experiments.solvers import SOLVERS
+
 from bench.cases import only_reference, show
 from bench.machine import ROOT
 from bench.rows import Case, Comparison, Target, at_most, memory
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Size
-from uotpool.solvers import SOLVERS
 
 FEW, MANY = 4, 32
 NOTE = (

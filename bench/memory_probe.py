@@ -62,12 +62,13 @@ def probe(size: list[int], name: str, options: dict[str, Any], backward: bool, t
     X = torch.randn(B, N, D, requires_grad=backward)
 
     def call(X: torch.Tensor, edges: torch.Tensor | None) -> None:
+        given = {} if edges is None else {"edge_index": edges}
         if backward:
-            y = pool(X, edge_index=edges)
+            y = pool(X, **given)
             torch.autograd.grad(y.sum() + pool.aux_loss, [X, *pool.parameters()], allow_unused=True)
         else:
             with torch.no_grad():
-                pool(X, edge_index=edges)
+                pool(X, **given)
 
     def edges(*size: int) -> torch.Tensor | None:
         return random_edges((size[0], size[1], size[2])) if pool.needs_edges else None

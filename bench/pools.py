@@ -15,13 +15,13 @@ from torch_geometric.nn.aggr import (
     SetTransformerAggregation,
     SoftmaxAggregation,
 )
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import layer, show, truth, verify
 from bench.rows import Case, Comparison, Target, at_least, at_most, cost, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Call, Pool, fastest, samples, timed
 from uotpool import UOTPooling
-from uotpool.solvers import SOLVERS
 
 PLAIN = ("max", "amax", "mean")
 NOTE = (

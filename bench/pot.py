@@ -18,7 +18,7 @@ from bench.cases import answer, only_reference, show, verify
 from bench.rows import NOTE_END, Case, Comparison, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Call, Size, fastest, samples, timed
-from uotpool import UOTPooling
+from uotpool import Sinkhorn, UOTPooling
 
 ALPHA0, ALPHA1, ALPHA2 = 0.7, 0.7, 0.7
 METHODS = {
@@ -70,7 +70,7 @@ def _case(session: Session, size: Size, K: int) -> list[Comparison]:
 
 def fixed_layer(D: int, K: int, impl: str) -> UOTPooling:
     """POT has one weight for all iterations."""
-    return UOTPooling.classic(D, K=K, alpha0=ALPHA0, alpha1=ALPHA1, alpha2=ALPHA2, impl=impl)
+    return UOTPooling(D, Sinkhorn(K), alpha0=ALPHA0, alpha1=ALPHA1, alpha2=ALPHA2, scale=1.0, impl=impl)
 
 
 def call_pot(method: Callable[..., Any], X: Tensor, K: int, backend: str, mode: str) -> Call:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import Answer, layer, show, truth, verify
 from bench.rows import PER_ELEMENT, Case, Comparison, Target, at_least, at_most, compare, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Job, samples, timed
-from uotpool.solvers import SOLVERS
 
 MODES = (FORWARD, BOTH)
 LARGEST = 57  # sizes 1 to 57, as the sets of gene-ontology data

@@ -28,7 +28,7 @@ from uotpool_experiments.tasks.image import models
 from bench.rows import PART, Finding
 from bench.session import Session
 from bench.witnesses import interval
-from uotpool import UOTAssignment
+from uotpool import Learned, UOTAssignment
 from uotpool.zoo import Pooling, build
 
 DATASET, SIDE, BLOCK = "cifar10-subset", 128, 10  # the last block whose map is 8 x 8
@@ -63,7 +63,7 @@ HEADS: dict[str, Make] = {
     "max": lambda dim: Pooled("max", dim),
     "gem": lambda dim: Pooled("gem", dim),
     "uotp-single": lambda dim: Pooled("uotp-single", dim),
-    'uotp-single, start="mean"': lambda dim: Pooled("uotp-single", dim, start="mean"),
+    'uotp-single, start="mean"': lambda dim: Pooled("uotp-single", dim, scale=Learned(0.0)),
     "netvlad": lambda dim: build("netvlad", dim, clusters=CLUSTERS),
     "salad": lambda dim: build("salad", dim, clusters=CLUSTERS, value_dim=VALUES),
     "UOTAssignment": assignment(),

@@ -36,7 +36,7 @@ from bench.report import markdown
 from bench.reviews import Sizes, Tokens
 from bench.rows import PART, Finding
 from bench.session import Session
-from uotpool import param_groups
+from uotpool import Learned, SamplePrior, param_groups
 from uotpool.zoo import build, entry
 
 LEARNING_RATES = (1e-3, 3e-3, 1e-2)
@@ -69,11 +69,12 @@ def _own(mode: str) -> Callable[[int], nn.Module]:
     return make
 
 
-def _uot(**options: Any) -> Callable[[int], nn.Module]:
+def _uot(hidden: int = 0, **options: Any) -> Callable[[int], nn.Module]:
     def make(dim: int) -> nn.Module:
         from uotpool.integrations.sentence_transformers import UOTPooling  # noqa: PLC0415 (takes seconds)
 
-        module: nn.Module = UOTPooling(dim, **options)
+        prior = {"q0": SamplePrior(dim, hidden)} if hidden else {}
+        module: nn.Module = UOTPooling(dim, **SINGLE | options | prior)
         return module
 
     return make
@@ -84,9 +85,9 @@ POOLINGS: dict[str, Callable[[int], nn.Module]] = {
     "max": _own("max"),
     "class token": _own("cls"),
     "attention": lambda dim: Zoo("attention", dim),
-    "uotp-single": _uot(**SINGLE),
-    'uotp-single, start="mean"': _uot(**SINGLE, start="mean"),
-    "uotp-single, learned q0": _uot(**SINGLE, q0={"hidden": HIDDEN}),
+    "uotp-single": _uot(),
+    'uotp-single, start="mean"': _uot(scale=Learned(0.0)),
+    "uotp-single, learned q0": _uot(HIDDEN),
 }
 
 

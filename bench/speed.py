@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from uotpool_experiments.solvers import SOLVERS
 
 from bench.cases import layer, show, truth, verify
 from bench.rows import Case, Comparison, Target, at_least, speedup
 from bench.session import Session
 from bench.timing import BOTH, FORWARD, Pool, Size, samples, timed
-from uotpool.solvers import SOLVERS
 
 TARGETS = {
     (FORWARD, "sinkhorn"): 20,
@@ -20,7 +20,7 @@ TARGETS = {
 }
 OURS, EAGER, COMPILED, REFERENCE = "uotpool", "eager", "torch.compile(eager)", "exact reference"
 NOTE = (
-    "eager: formulation='paper', impl='reference'; exact reference: what uotpool computes, op by op. "
+    "eager: the algorithm as published, impl='reference'; exact reference: what uotpool computes, op by op. "
     "torch.compile takes long to compile: timed at some sizes only, see --compile"
 )
 

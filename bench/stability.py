@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from uotpool_experiments.figures.stability import OFF, UNIT
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS
 
 from bench.problems import problem
 from bench.rows import PART, Finding
 from bench.session import Session
-from uotpool import uot_plan, uot_pool
-from uotpool.solvers import FORMULATIONS, SOLVERS
+from tests.spelling import uot_plan, uot_pool
 
 SIZE = (1, 10, 5)  # the paper's
 SEED = 1

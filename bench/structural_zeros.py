@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS
 
 from bench.problems import problem
 from bench.rows import PART, Finding
 from bench.session import Session
-from uotpool import uot_pool
-from uotpool.solvers import FORMULATIONS, SOLVERS
+from tests.spelling import uot_pool
 
 NAMES = ("alpha0", "alpha1", "alpha2", "rho")
 

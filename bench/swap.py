@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from uotpool_experiments.solvers import SOLVERS
 from uotpool_experiments.tasks.image import models
 
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
 from bench.timing import Call
 from uotpool import replace_global_pool
-from uotpool.solvers import SOLVERS
 
 BASELINE = "average pool"
 FORWARD, STEP, SHARE = "forward", "training step", "added, of a"

@@ -19,7 +19,7 @@ from transformers.models.siglip.modeling_siglip import SiglipMultiheadAttentionP
 from bench.rows import Case, Comparison, cost
 from bench.session import Session
 from bench.timing import Call, processor_time
-from uotpool import UOTPooling
+from uotpool import Learned, UOTPooling
 
 MEAN, UOT, MAP = "mean", "UOT", "MAP"
 FORWARD, STEP, POOL = "forward", "forward + backward", "pool alone, "
@@ -53,7 +53,7 @@ def measure(session: Session) -> list[Comparison]:
         plain = IJepaForImageClassification(
             IJepaConfig(image_size=size, patch_size=16, num_labels=10, **widths)
         )
-        uot = UOTPooling(widths["hidden_size"], start="mean")
+        uot = UOTPooling(widths["hidden_size"], scale=Learned(0.0))
         swapped = Classifier(copy.deepcopy(plain), uot)
         x = torch.randn(batch, 3, size, size)
         with torch.no_grad():

@@ -45,6 +45,7 @@ from uotpool_experiments.datasets import Bags
 from bench.report import markdown
 from bench.rows import PART, Finding
 from bench.session import Session
+from tests.spelling import classic
 from uotpool import UOTPooling, param_groups
 from uotpool.nn import SamplePrior
 from uotpool.zoo import build
@@ -62,17 +63,15 @@ SETTINGS: dict[str, Callable[[int, float, int], nn.Module]] = {
     "mean": lambda dim, spread, hidden: build("mean", dim),
     "max": lambda dim, spread, hidden: build("max", dim),
     "gated-attention": lambda dim, spread, hidden: build("gated-attention", dim, hidden),
-    "UOTPooling.classic": lambda dim, spread, hidden: UOTPooling.classic(dim),
-    'UOTPooling.classic, start="mean"': lambda dim, spread, hidden: UOTPooling.classic(dim, start="mean"),
-    "UOTPooling.classic, alpha0 from 0.3 spread": lambda dim, spread, hidden: UOTPooling.classic(
+    "UOTPooling.classic": lambda dim, spread, hidden: classic(dim),
+    'UOTPooling.classic, start="mean"': lambda dim, spread, hidden: classic(dim, start="mean"),
+    "UOTPooling.classic, alpha0 from 0.3 spread": lambda dim, spread, hidden: classic(
         dim, init={"alpha0": 0.3 * spread}
     ),
-    "UOTPooling.classic, from nearly max": lambda dim, spread, hidden: UOTPooling.classic(
+    "UOTPooling.classic, from nearly max": lambda dim, spread, hidden: classic(
         dim, init={"alpha0": 0.1 * spread, "alpha1": 10 * spread, "alpha2": 0.01 * spread}
     ),
-    "UOTPooling.classic, learned q0": lambda dim, spread, hidden: UOTPooling.classic(
-        dim, q0=SamplePrior(dim, hidden)
-    ),
+    "UOTPooling.classic, learned q0": lambda dim, spread, hidden: classic(dim, q0=SamplePrior(dim, hidden)),
     "UOTPooling.attention": lambda dim, spread, hidden: UOTPooling.attention(dim, hidden),
 }
 

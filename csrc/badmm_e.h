@@ -2,7 +2,7 @@
 //
 // By induction log S = c X + u_d + v_n, so a scalar and two vectors carry it, and the dual Z follows from it: the S
 // update solves (a + rho) Y = Z + z2 + rho log P, so that Z + rho (log P - log S) = a log S + f_n with
-// f = -(a + rho)(log S - Y) - z2. A primal update with (a, rho), where Z = az log S + f (az of the module before, 0 at
+// f = -(a + rho)(log S - Y) - z2. A primal update with (a, rho), where Z = az log S + f (az of the step before, 0 at
 // the start), then is
 //
 //     log S (1 - az / rho) + (X + z1 - f) / rho     =: cP X + uY + vP      (Y of the P update)
@@ -16,7 +16,7 @@
 // derivatives are by f.
 //
 // The derivative by log S stays a matrix, G: its row and column sums and its product with X would do in exact
-// arithmetic, but where the plan has all but become one-hot they are differences of like numbers, and a module with rho
+// arithmetic, but where the plan has all but become one-hot they are differences of like numbers, and a step with rho
 // much below alpha0 of the one before multiplies their rounding. Entry by entry a softmax takes out exactly what it
 // should. With W = softmax_n dlse_d and all that is per row or column left to badmm.h, a primal update backwards is
 //
@@ -24,8 +24,8 @@
 //     by Y of P:  H + W, which divided by rho goes to dX    by log S: H + (1 - az / rho) W
 //
 // since az / (a + rho) + (1 - az / rho) rho / (a + rho) = rho / (a + rho). For "exactly" the largest exponential of a
-// row or column must be 1, not just near the largest number: sums are tight where the weights are such that rounding
-// grows.
+// row or column must be 1, not just near the largest number: sums are tight where the coefficients let
+// rounding grow.
 #pragma once
 
 #include "badmm.h"
@@ -49,7 +49,7 @@ template <class T> struct EntropicPrimal {
 
 template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Where, Scaled> {
     using Base = Badmm<T, Where, Scaled>;
-    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
+    using Base::set, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n;
     EntropicState<T> *states;
     EntropicPrimal<T> *primals;
     ColumnLse<T> last;
@@ -59,33 +59,38 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
     T *duS, *duP;         // column sums of the derivatives by Y of S and by log P
     T *dvY, *dvP, *dv;    // row sums: of the derivatives by both Y, and of G
 
-    // What module k divides X by in its exponents.
-    static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k) + in.weight(3, k); }
+    // In log S all is divided by alpha0 + rho, in log mu and log eta, which take from log p and log q, by alpha1 + rho
+    // and alpha2 + rho. What is left is Z, alpha0 log S + f.
+    static Units units(const Source<T> &in, int64_t k) {
+        const double a = in.alpha0(k), b = in.alpha1(k), c = in.alpha2(k), rho = in.rho(k);
+        const double least = a < b ? a : b;
+        return {(least < c ? least : c) + rho, a + rho};
+    }
 
-    EntropicBadmm(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
+    EntropicBadmm(const Source<T> &source, Set<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
         const int64_t kept_states = keep ? in.K() + 1 : 2, kept_primals = keep ? in.K() + 1 : 1;
         states = arena.take<EntropicState<T>>(kept_states);
         primals = arena.take<EntropicPrimal<T>>(kept_primals);
         for (int64_t k = 0; k < kept_states; ++k) {
-            const EntropicState<T> s = {0, 0, bag.per_feature(arena), bag.per_sample(arena), this->take_duals(arena)};
+            const EntropicState<T> s = {0, 0, set.per_feature(arena), set.per_sample(arena), this->take_duals(arena)};
             if (states)
                 states[k] = s;
         }
         for (int64_t k = 0; k < kept_primals; ++k) {
-            const EntropicPrimal<T> p = {this->take_marginals(arena), bag.column_lse(arena),  bag.row_lse(arena), 0, 0,
-                                         bag.per_feature(arena),      bag.per_feature(arena), bag.per_feature(arena),
-                                         bag.per_sample(arena),       bag.per_sample(arena),  bag.per_sample(arena)};
+            const EntropicPrimal<T> p = {this->take_marginals(arena), set.column_lse(arena),  set.row_lse(arena), 0, 0,
+                                         set.per_feature(arena),      set.per_feature(arena), set.per_feature(arena),
+                                         set.per_sample(arena),       set.per_sample(arena),  set.per_sample(arena)};
             if (primals)
                 primals[k] = p;
         }
-        last = bag.column_lse(arena);
+        last = set.column_lse(arena);
         if (keep) {
-            G = arena.take<T>(bag.N * bag.Dp);
-            duS = bag.per_feature(arena);
-            duP = bag.per_feature(arena);
-            dvY = bag.per_sample(arena);
-            dvP = bag.per_sample(arena);
-            dv = bag.per_sample(arena);
+            G = arena.take<T>(set.N * set.Dp);
+            duS = set.per_feature(arena);
+            duP = set.per_feature(arena);
+            dvY = set.per_sample(arena);
+            dvP = set.per_sample(arena);
+            dv = set.per_sample(arena);
         }
     }
 
@@ -93,7 +98,7 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
     // divided by this rho.
     bool expands() const {
         for (int64_t k = 1; k < in.K(); ++k)
-            if (in.weight(0, k - 1) + in.weight(3, k - 1) > 4 * in.weight(3, k))
+            if (in.alpha0(k - 1) + in.rho(k - 1) > 4 * in.rho(k))
                 return true;
         return false;
     }
@@ -103,7 +108,7 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
 
     void run() {
         const int64_t K = in.K();
-        tight = expands(); // not when only sizes are asked for, which may be before there are weights
+        tight = expands(); // not when only sizes are asked for, which may be before there are coefficients
         in.log_priors(this->log_p0, this->p0, this->log_q0, this->q0);
         EntropicState<T> &first = state(0);
         first.c = first.az = 0;
@@ -119,46 +124,46 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
         EntropicPrimal<T> &closing = primal(K);
         update(state(K), closing, K - 1);
         if (!in.plan())
-            bag.pool(last, closing.cS, closing.vS, this->mean, tight);
+            set.pool(last, closing.cS, closing.vS, this->mean, tight);
         if (keep)
             reverse();
         else if (in.plan())
-            bag.store_plan(closing.rows, closing.marginals.q, in.matrix(in.call().out));
+            set.store_plan(closing.rows, closing.marginals.q, in.matrix(in.call().out));
         else
-            in.store_pooled(bag.top, this->mean);
+            in.store_pooled(set.top, this->mean);
     }
 
     // log S, and what the rows of Z have: g += rho (vP - vS). Constants in it and between u and v do
     // not count, and are kept small: az times them would be large.
     void move(const EntropicState<T> &s, const EntropicPrimal<T> &o, EntropicState<T> &next) {
-        const T rho = T(o.marginals.rho), most = largest(o.uS, bag.D);
+        const T rho = T(o.marginals.rho), max = largest(o.uS, set.D);
         next.c = o.cS;
         next.az = o.marginals.a;
-        this->each_d([&](int64_t i) { st(next.u + i, ld(o.uS + i) - most); });
+        this->each_d([&](int64_t i) { st(next.u + i, ld(o.uS + i) - max); });
         T *const g = next.duals.z;
         this->each_n([&](int64_t i) {
-            st(next.v + i, ld(o.vS + i) + most);
+            st(next.v + i, ld(o.vS + i) + max);
             st(g + i, ld(s.duals.z + i) + rho * (ld(o.vP + i) - ld(o.vS + i)));
         });
-        const T constant = largest(g, bag.N);
+        const T constant = largest(g, set.N);
         this->each_n([&](int64_t i) { st(g + i, ld(g + i) - constant); });
-        fill_padding(next.u, bag.D, T(0));
-        fill_padding(next.v, bag.N, T(0));
-        fill_padding(g, bag.N, T(0));
+        fill_padding(next.u, set.D, T(0));
+        fill_padding(next.v, set.N, T(0));
+        fill_padding(g, set.N, T(0));
     }
 
     void update(const EntropicState<T> &s, EntropicPrimal<T> &o, int64_t k) {
         Marginals<T> &m = o.marginals;
-        const double a = m.a = in.weight(0, k), rho = m.rho = in.weight(3, k);
+        const double a = m.a = in.alpha0(k), rho = m.rho = in.rho(k);
         m.share = rho / (a + 2 * rho);
         m.both = a + rho;
         const T stay = T(1 - s.az / rho), move = T(1 / rho);
         o.cP = s.c * (1 - s.az / rho) + 1 / rho;
         this->each_d([&](int64_t i) {
-            st(o.uY + i, ld(s.u + i) * stay + (ld(bag.centred + i) + ld(s.duals.z1 + i)) * move);
+            st(o.uY + i, ld(s.u + i) * stay + (ld(set.centred + i) + ld(s.duals.z1 + i)) * move);
         });
         this->each_n([&](int64_t i) { st(o.vP + i, ld(s.v + i) - ld(s.duals.z + i) * move); });
-        bag.solve(o.columns, o.cP, o.vP, tight);
+        set.solve(o.columns, o.cP, o.vP, tight);
         this->each_d([&](int64_t i) { st(m.lse_d + i, ld(o.uY + i) + ld(o.columns.L + i)); });
         this->find_p(s.duals, m);
 
@@ -173,7 +178,7 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
             const V<T> dual = (ld(s.duals.z + i) + ld(s.duals.z2 + i)) * by_sum;
             st(o.vY + i, dual + ld(o.vP + i) * fresh);
         });
-        bag.solve(o.rows, o.cS, o.uS, tight);
+        set.solve(o.rows, o.cS, o.uS, tight);
         this->each_n([&](int64_t i) { st(m.lse_n + i, ld(o.vY + i) + ld(o.rows.R + i)); });
         this->find_q(s.duals, m);
         this->each_n([&](int64_t i) { st(o.vS + i, ld(o.vY + i) + ld(m.log_q + i) - ld(m.lse_n + i)); });
@@ -188,17 +193,17 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
         else
             reverse_pool();
         reverse_update(state(K), primal(K), da, drho);
-        in.add_dweight(0, K - 1, da);
-        in.add_dweight(3, K - 1, drho);
+        in.add_derivative(UOTPOOL_ALPHA0, K - 1, da);
+        in.add_derivative(UOTPOOL_RHO, K - 1, drho);
         for (int64_t k = K - 1; k >= 0; --k) {
             double dboth = 0;
             drho = 0;
             this->reverse_duals(state(k).duals, primal(k).marginals, state(k + 1).duals, k, drho, dboth);
-            da = daz + dboth; // az of the next state is this module's alpha0
+            da = daz + dboth; // az of the next state is this step's alpha0
             drho += dboth;
             reverse_update(state(k), primal(k), da, drho);
-            in.add_dweight(0, k, da);
-            in.add_dweight(3, k, drho);
+            in.add_derivative(UOTPOOL_ALPHA0, k, da);
+            in.add_derivative(UOTPOOL_RHO, k, drho);
         }
         // Of the first update az is 0: G is the derivative by Y of P, and its column sums are d.log_mu (reverse_p).
         this->finish_reverse(d.log_mu, dv);
@@ -209,24 +214,24 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
     void reverse_pool() {
         const T *const dy = in.dy();
         T *const weight = this->weight;
-        for (int64_t i = 0; i < bag.D; ++i)
+        for (int64_t i = 0; i < set.D; ++i)
             weight[i] = dy[i] * last.inverse[i];
-        fill_padding(weight, bag.D, T(0));
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            const int64_t Dp = bag.Dp;
+        fill_padding(weight, set.D, T(0));
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            const int64_t Dp = set.Dp;
             const T *const mean = this->mean;
             T *const G = this->G;
             const auto sums = last;
-            const auto scale = bag.scale;
+            const auto scale = set.scale;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
-                auto given = bag.template samples<R>(n);
-                auto by_X = bag.template derivatives<R>(n);
+                auto given = set.template samples<R>(n);
+                auto by_X = set.template derivatives<R>(n);
                 V<T> row[R] = {};
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i), y = ld(mean + i);
                     V<T> e[R];
-                    bag.template column_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, ref, e);
+                    set.template column_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> share = e[r] * g, t = share * (given.get(r, i) - y);
@@ -240,21 +245,21 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                     dv[n + r] = lane_sum<T>(row[r]);
             });
         });
-        fill_padding(dv, bag.N, T(0));
+        fill_padding(dv, set.N, T(0));
     }
 
     // The same for the plan, S itself.
     void reverse_plan(const EntropicPrimal<T> &closing) {
-        bag.gather(in.matrix(in.call().dout), G);
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            const int64_t Dp = bag.Dp;
+        set.gather(in.matrix(in.call().dout), G);
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            const int64_t Dp = set.Dp;
             const T *const q = closing.marginals.q;
             T *const G = this->G;
             const auto sums = closing.rows;
-            const auto scale = bag.scale;
+            const auto scale = set.scale;
             for (int64_t n = begin; n < end; ++n) {
-                auto given = bag.template samples<1>(n);
-                auto by_X = bag.template derivatives<1>(n);
+                auto given = set.template samples<1>(n);
+                auto by_X = set.template derivatives<1>(n);
                 const T factor = sums.inverse[n] * q[n];
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
@@ -269,21 +274,21 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                 dv[n] = lane_sum<T>(row);
             }
         });
-        fill_padding(dv, bag.N, T(0));
+        fill_padding(dv, set.N, T(0));
     }
 
     // G += softmax_d dlse_n, from the derivative by log S to that by the Y it is made of: sets duS and dvY to its sums
     // and returns its product with Z.
     double reverse_rows(const RowLse<T> &q) {
-        bag.sum_columns(duS, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t chunk, T *acc, T *) {
-            const int64_t Dp = bag.Dp;
+        set.sum_columns(duS, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t chunk, T *acc, T *) {
+            const int64_t Dp = set.Dp;
             T *const G = this->G;
             const auto sums = q;
-            const auto scale = bag.scale;
+            const auto scale = set.scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
-                auto given = bag.template samples<R>(n);
+                auto given = set.template samples<R>(n);
                 V<T> row[R] = {}, with_x = {};
                 T weight[R];
                 for (int r = 0; r < R; ++r)
@@ -292,7 +297,7 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                     const V<T> u2 = ld(sums.u2 + i);
                     V<T> column = ld(acc + i), e[R];
                     const auto s = scale.times(T(1), i);
-                    bag.template row_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, u2, e);
+                    set.template row_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, u2, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> g = ld(G + at) + e[r] * weight[r];
@@ -307,10 +312,10 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                     dvY[n + r] = lane_sum<T>(row[r]);
                 moment += lane_sum<T>(with_x);
             });
-            bag.scalar[chunk] = moment;
+            set.scalar[chunk] = moment;
         });
-        fill_padding(dvY, bag.N, T(0));
-        return bag.sum_scalars();
+        fill_padding(dvY, set.N, T(0));
+        return set.sum_scalars();
     }
 
     // With H = fresh G and W = softmax_n dlse_d: adds s (H + W) / rho to dX, sets G to H + stay W, dv to its row sums and
@@ -318,25 +323,25 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
     double reverse_columns(const ColumnLse<T> &q, double fresh_share, double stay_share, double rho) {
         T *const weight = this->weight;
         this->each_d([&](int64_t i) { st(weight + i, ld(dlse_d + i) * ld(q.inverse + i)); });
-        fill_padding(weight, bag.D, T(0));
+        fill_padding(weight, set.D, T(0));
         const T fresh = T(fresh_share), stay = T(stay_share), move = T(1 / rho);
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t chunk) {
-            const int64_t Dp = bag.Dp;
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t chunk) {
+            const int64_t Dp = set.Dp;
             T *const G = this->G;
             const auto sums = q;
-            const auto scale = bag.scale;
+            const auto scale = set.scale;
             double moment = 0;
             row_blocks(begin, end, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
-                auto given = bag.template samples<R>(n);
-                auto by_X = bag.template derivatives<R>(n);
-                auto products = bag.products(chunk);
+                auto given = set.template samples<R>(n);
+                auto by_X = set.template derivatives<R>(n);
+                auto products = set.products(chunk);
                 V<T> row_Y[R] = {}, row_S[R] = {};
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> g = ld(weight + i), ref = ld(sums.ref2 + i);
                     const auto by_Z = scale.times(move, i);
                     V<T> e[R];
-                    bag.template column_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, ref, e);
+                    set.template column_exps<TO_ZERO>(sums, scale.times(sums.c2, i), given, n, i, ref, e);
                     for (int r = 0; r < R; ++r) {
                         const int64_t at = (n + r) * Dp + i;
                         const V<T> H = fresh * ld(G + at), W = e[r] * g, both = H + W, by_S = H + stay * W;
@@ -355,17 +360,17 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
                 }
                 moment += lane_sum<T>(products.all);
             });
-            bag.scalar[chunk] = moment;
+            set.scalar[chunk] = moment;
         });
-        fill_padding(dvP, bag.N, T(0));
-        fill_padding(dv, bag.N, T(0));
-        return bag.sum_scalars();
+        fill_padding(dvP, set.N, T(0));
+        fill_padding(dv, set.N, T(0));
+        return set.sum_scalars();
     }
 
     // From G with its row sums dv, dlog_p, dlog_q and dlse_n: G and dv by the state before, adds to dX, sets daz, d.z
     // and d.log_mu, adds to d.z1, d.z2 and d.log_eta.
     void reverse_update(const EntropicState<T> &s, const EntropicPrimal<T> &o, double &da, double &drho) {
-        const int64_t N = bag.N, D = bag.D;
+        const int64_t N = set.N, D = set.D;
         const Marginals<T> &m = o.marginals;
         const double a = m.a, rho = m.rho;
 
@@ -392,13 +397,13 @@ template <class T, Place Where, bool Scaled> struct EntropicBadmm : Badmm<T, Whe
         // cP, uY, vP = (c, u, v)(1 - az / rho) + (1, top + z1, -f) / rho
         this->reverse_p(m, duP);
         const T *const duY = d.log_mu; // what log p leaves of the column sums; lse takes the rest
-        bag.add_by_top(duY, 1 / rho);
+        set.add_by_top(duY, 1 / rho);
         const double stay = 1 - s.az / rho;
         const double dcP = reverse_columns(o.columns, fresh, stay, rho);
         const double dstay = dcP * s.c + dot(duY, s.u, D) + dot(dvP, s.v, N);
         const T az = T(s.az);
         const double moved = dcP * (1 - s.az * s.c) - dot(dvP, s.duals.z, N) + this->total_d([&](int64_t i) {
-            return ld(duY + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i) - az * ld(s.u + i));
+            return ld(duY + i) * (ld(set.centred + i) + ld(s.duals.z1 + i) - az * ld(s.u + i));
         });
         daz -= dstay / rho;
         drho -= moved / (rho * rho);

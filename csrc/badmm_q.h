@@ -7,30 +7,32 @@ namespace {
 
 template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticForward<T, Where, Scaled> {
     using Base = QuadraticForward<T, Where, Scaled>;
-    using Base::bag, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n, Base::L, Base::LARGE;
+    using Base::set, Base::in, Base::keep, Base::d, Base::dlse_d, Base::dlse_n, Base::L, Base::LARGE;
     using Base::state, Base::primal;
     T *u, *now, *v;
     T *A, *B; // (N, Dp): derivatives by log S, by the P that Z holds
     T *rows, *columns, *rows_S, *columns_S;
-    T *tie_d;     // large bags: what an entry of the column gets if it is the largest of P
+    T *tie_d;     // large sets: what an entry of the column gets if it is the largest of P
     double *sums; // (chunks, 3)
 
-    // What module k divides X by in its exponents.
-    static double unit(const Source<T> &in, int64_t k) { return in.weight(3, k); }
+    // Z, which is left, has up to alpha0 times an entry of P in it.
+    static Units units(const Source<T> &in, int64_t k) {
+        return {in.rho(k), in.alpha0(k) + in.rho(k)};
+    }
 
-    QuadraticBadmm(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
-        u = bag.per_feature(arena);
-        now = bag.per_feature(arena);
-        v = bag.per_sample(arena);
-        sums = arena.take<double>(bag.chunks * 3);
+    QuadraticBadmm(const Source<T> &source, Set<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
+        u = set.per_feature(arena);
+        now = set.per_feature(arena);
+        v = set.per_sample(arena);
+        sums = arena.take<double>(set.chunks * 3);
         if (keep) {
             A = L; // no longer needed by then
-            B = LARGE ? this->E : arena.take<T>(bag.N * bag.Dp);
-            tie_d = LARGE ? bag.per_feature(arena) : nullptr;
-            rows = bag.per_sample(arena);
-            rows_S = bag.per_sample(arena);
-            columns = bag.per_feature(arena);
-            columns_S = bag.per_feature(arena);
+            B = LARGE ? this->E : arena.take<T>(set.N * set.Dp);
+            tie_d = LARGE ? set.per_feature(arena) : nullptr;
+            rows = set.per_sample(arena);
+            rows_S = set.per_sample(arena);
+            columns = set.per_feature(arena);
+            columns_S = set.per_feature(arena);
         }
     }
 
@@ -46,22 +48,22 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
         else if (in.plan())
             store_plan(closing);
         else
-            in.store_pooled(bag.top, this->mean);
+            in.store_pooled(set.top, this->mean);
     }
 
     // softmax over the samples of log S = L + v, in place of L, times `now`; the means.
     void pool() {
-        const int64_t Dp = bag.Dp;
-        bag.max_columns(
+        const int64_t Dp = set.Dp;
+        set.max_columns(
             u, [](int64_t) { return 0; },
             [Dp, L = L, v = v](int64_t n, int64_t i, int) { return ld(L + n * Dp + i) + v[n]; });
-        bag.sum_columns(now, this->mean, [&](int64_t begin, int64_t end, int64_t, T *den, T *num) {
-            const int64_t Dp = bag.Dp;
+        set.sum_columns(now, this->mean, [&](int64_t begin, int64_t end, int64_t, T *den, T *num) {
+            const int64_t Dp = set.Dp;
             const T *const u = this->u, *const v = this->v;
             T *const L = this->L;
             row_blocks(begin, end, [&](auto count, int64_t n) {
                 constexpr int R = decltype(count)::value;
-                auto given = bag.template samples<R>(n);
+                auto given = set.template samples<R>(n);
                 each<T>(Dp, [&](int64_t i) {
                     V<T> s = ld(den + i), t = ld(num + i);
                     const V<T> top = ld(u + i);
@@ -82,20 +84,20 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
 
     // A vector of F of the last update.
     UOTPOOL_INLINE V<T> last_F(const QuadraticPrimal<T> &p, int64_t n, int64_t i) const {
-        const int64_t at = n * bag.Dp + i;
+        const int64_t at = n * set.Dp + i;
         if constexpr (LARGE)
-            return exp2v<T, TO_ZERO>((ld(L + at) - p.most_n[n]) * LOG2E<T>);
+            return exp2v<T, TO_ZERO>((ld(L + at) - p.max_n[n]) * LOG2E<T>);
         else
             return ld(p.F + at);
     }
 
     void store_plan(const QuadraticPrimal<T> &p) {
         const CallerMatrix<T> out = in.matrix(in.call().out);
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
                 const T factor = p.inverse_n[n] * p.marginals.q[n];
                 auto plan = out.template block<1>(n);
-                each<T>(bag.Dp, [&](int64_t i) { plan.set(0, i, last_F(p, n, i) * factor); });
+                each<T>(set.Dp, [&](int64_t i) { plan.set(0, i, last_F(p, n, i) * factor); });
                 plan.finish();
             }
         });
@@ -109,12 +111,12 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
         else
             reverse_pool();
         zero_B();
-        double da = 0, drho = 0, daz = 0, dmost = 0;
+        double da = 0, drho = 0, daz = 0, dmax = 0;
         reverse_update(K, 0, da, drho, daz);
-        finish_module(state(K), K - 1, da, drho, dmost);
+        finish_step(state(K), K - 1, da, drho, dmax);
         for (int64_t k = K - 1; k >= 0; --k) {
             const QuadraticState<T> &next = state(k + 1);
-            const T tie = tie_value(next, dmost);
+            const T tie = tie_value(next, dmax);
             if (LARGE)
                 this->each_n([&](int64_t n) { st(rows_S + n, ld(rows_S + n) + ld(next.tied_n + n) * tie); });
             else
@@ -124,68 +126,68 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
             this->reverse_duals(state(k).duals, primal(k).marginals, next.duals, k, drho, dboth);
             drho += dboth;
             da = daz;
-            reverse_update(k, dmost, da, drho, daz);
-            finish_module(state(k), k, da, drho, dmost);
+            reverse_update(k, dmax, da, drho, daz);
+            finish_step(state(k), k, da, drho, dmax);
         }
-        add_to_largest_prior(this->p0, bag.D, dmost * state(0).most, columns_S);
-        add_to_largest_prior(this->q0, bag.N, dmost * state(0).most, rows_S);
+        add_to_largest_prior(this->p0, set.D, dmax * state(0).max, columns_S);
+        add_to_largest_prior(this->q0, set.N, dmax * state(0).max, rows_S);
         this->finish_reverse(columns_S, rows_S);
     }
 
     // rho had a max(P, S) of the update before added.
-    void finish_module(const QuadraticState<T> &s, int64_t k, double da, double drho, double &dmost) {
-        in.add_dweight(0, k, da + drho * s.most);
-        in.add_dweight(3, k, drho);
-        dmost = drho * in.weight(0, k);
+    void finish_step(const QuadraticState<T> &s, int64_t k, double da, double drho, double &dmax) {
+        in.add_derivative(UOTPOOL_ALPHA0, k, da + drho * s.max);
+        in.add_derivative(UOTPOOL_RHO, k, drho);
+        dmax = drho * in.alpha0(k);
     }
 
     void zero_B() {
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            memset(B + begin * bag.Dp, 0, size_t((end - begin) * bag.Dp) * sizeof(T));
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            memset(B + begin * set.Dp, 0, size_t((end - begin) * set.Dp) * sizeof(T));
         });
     }
 
     // What each of the largest entries gets of the derivative by them.
-    static T tie_value(const QuadraticState<T> &s, double dmost) {
-        return s.tied > 0 ? T(dmost * s.most / double(s.tied)) : T(0);
+    static T tie_value(const QuadraticState<T> &s, double dmax) {
+        return s.tied > 0 ? T(dmax * s.max / double(s.tied)) : T(0);
     }
 
-    // Small bags: the derivative by the largest entries goes to those by their logarithms, A.
+    // Small sets: the derivative by the largest entries goes to those by their logarithms, A.
     void add_to_largest_S(const QuadraticState<T> &s, const QuadraticPrimal<T> &made_by, T value) {
         this->each_largest_S(s, made_by, [&](int64_t n, int64_t i) {
-            A[n * bag.Dp + i] += value;
+            A[n * set.Dp + i] += value;
             rows_S[n] += value;
         });
     }
 
     void add_to_largest_P(const QuadraticState<T> &s, T value) {
         this->each_largest_P(s, [&](int64_t n, int64_t i) {
-            A[n * bag.Dp + i] += value;
+            A[n * set.Dp + i] += value;
             columns[i] += value;
         });
     }
 
     static void add_to_largest_prior(const T *p, int64_t n, double value, T *dlog) {
-        const T most = largest(p, n);
+        const T max = largest(p, n);
         int64_t count = 0;
         for (int64_t i = 0; i < n; ++i)
-            count += p[i] == most;
+            count += p[i] == max;
         for (int64_t i = 0; i < n; ++i)
-            if (p[i] == most)
+            if (p[i] == max)
                 dlog[i] += T(value / double(count));
     }
 
     // A = derivative by log S, rows_S its row sums, and dX, from that by the pooled output.
     void reverse_pool() {
-        const int64_t Dp = bag.Dp;
+        const int64_t Dp = set.Dp;
         const T *dy = in.dy();
-        for (int64_t i = 0; i < bag.D; ++i)
+        for (int64_t i = 0; i < set.D; ++i)
             u[i] = dy[i] / now[i];
-        fill_padding(u, bag.D, T(0));
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+        fill_padding(u, set.D, T(0));
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
-                auto given = bag.template samples<1>(n);
-                auto wanted = bag.template derivatives<1>(n);
+                auto given = set.template samples<1>(n);
+                auto wanted = set.template derivatives<1>(n);
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
                     const int64_t at = n * Dp + i;
@@ -199,16 +201,16 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
                 rows_S[n] = lane_sum<T>(row);
             }
         });
-        fill_padding(rows_S, bag.N, T(0));
+        fill_padding(rows_S, set.N, T(0));
     }
 
     void reverse_plan(const QuadraticPrimal<T> &p) {
-        const int64_t Dp = bag.Dp;
+        const int64_t Dp = set.Dp;
         const CallerMatrix<T> given = in.matrix(in.call().dout);
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
                 const T factor = p.inverse_n[n] * p.marginals.q[n];
-                auto wanted = bag.template derivatives<1>(n);
+                auto wanted = set.template derivatives<1>(n);
                 V<T> row = {};
                 each<T>(Dp, [&](int64_t i) {
                     const V<T> t = given.entries(n, i) * last_F(p, n, i) * factor; // from L, where A is
@@ -220,34 +222,24 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
                 rows_S[n] = lane_sum<T>(row);
             }
         });
-        fill_padding(rows_S, bag.N, T(0));
+        fill_padding(rows_S, set.N, T(0));
     }
 
     double total_of(int which) const {
         double s = 0;
-        for (int64_t i = 0; i < bag.chunks; ++i)
+        for (int64_t i = 0; i < set.chunks; ++i)
             s += sums[3 * i + which];
         return s;
     }
 
-    // f(Int<R>, first, buffers) for blocks of rows.
-    template <class F> UOTPOOL_INLINE void blocks(int64_t begin, int64_t end, F f) {
-        if constexpr (LARGE)
-            this->with_buffers(begin, end, f);
-        else
-            row_blocks(begin, end, [&](auto count, int64_t first) UOTPOOL_INLINED {
-                f(count, first, RowBuffers<T>{});
-            });
-    }
-
     // Through update k: from A, rows_S, B, dlog_p, dlog_q and dlse_n to the same of the update before, daz and d, and
-    // to dX. dmost is by the largest entry of the state that it led to.
-    void reverse_update(int64_t k, double dmost, double &da, double &drho, double &daz) {
+    // to dX. dmax is by the largest entry of the state that it led to.
+    void reverse_update(int64_t k, double dmax, double &da, double &drho, double &daz) {
         const QuadraticState<T> &s = state(k);
         const QuadraticPrimal<T> &o = primal(k);
         const QuadraticState<T> *const made = k < in.K() ? &state(k + 1) : nullptr;
-        const T tie = made ? tie_value(*made, dmost) : T(0);
-        const int64_t N = bag.N;
+        const T tie = made ? tie_value(*made, dmax) : T(0);
+        const int64_t N = set.N;
         const Marginals<T> &m = o.marginals;
         const double a = m.a, rho = m.rho;
         const T by_rho = T(1 / rho), a_rho = T(a / rho), az_rho = T(s.az / rho);
@@ -256,11 +248,11 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
         this->reverse_q(s.duals, m, rows_S);
         this->each_n([&](int64_t n) { st(v + n, ld(dlse_n + n) * ld(o.inverse_n + n)); });
         this->each_d([&](int64_t i) { st(now + i, ld(m.p + i) * ld(o.inverse_d + i)); });
-        bag.sum_columns(columns, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *) {
-            const int64_t Dp = bag.Dp;
+        set.sum_columns(columns, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *) {
+            const int64_t Dp = set.Dp;
             const T *const v = this->v, *const now = this->now, *const by_d = s.by_d;
             double with_P = 0, with_Pb = 0;
-            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
+            this->blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
                 const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, true);
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
@@ -298,7 +290,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
             sums[3 * c + 1] = with_Pb;
         });
         fill_padding(rows, N, T(0));
-        fill_padding(columns, bag.D, T(0));
+        fill_padding(columns, set.D, T(0));
         double with_P = total_of(0), with_Pb = total_of(1);
         da -= with_P / rho;
         daz = with_Pb / rho;
@@ -322,19 +314,19 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
         // log P = Y + log p - lse;  Y = log S + (X + z1 - az Pb - f - a S) / rho
         this->reverse_p(m, columns);
         this->each_d([&](int64_t i) { st(u + i, ld(dlse_d + i) * ld(o.inverse_d + i)); });
-        fill_padding(u, bag.D, T(0));
-        bag.sum_columns(columns, columns_S, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *acc_S) {
-            const int64_t Dp = bag.Dp;
+        fill_padding(u, set.D, T(0));
+        set.sum_columns(columns, columns_S, [&](int64_t begin, int64_t end, int64_t c, T *acc, T *acc_S) {
+            const int64_t Dp = set.Dp;
             const T *const u = this->u, *const by_d = s.by_d, *const by_n = s.by_n, *const tie_d = this->tie_d;
-            const auto scale = bag.scale;
+            const auto scale = set.scale;
             double with_X = 0, with_S = 0, with_Pb_too = 0;
-            blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
+            this->blocks(begin, end, [&](auto count, int64_t first, const RowBuffers<T> &buffers) UOTPOOL_INLINED {
                 constexpr int R = decltype(count)::value;
                 const QuadraticEntries<T> here = this->template entries<R>(k, first, buffers, false);
                 T *const A = this->A + first * Dp, *const B = this->B + first * Dp;
-                auto given = bag.template samples<R>(first);
-                auto wanted = bag.template derivatives<R>(first);
-                auto products = bag.products(c);
+                auto given = set.template samples<R>(first);
+                auto wanted = set.template derivatives<R>(first);
+                auto products = set.products(c);
                 V<T> row[R] = {}, row_S[R] = {}, sum_S = {}, sum_Pb = {};
                 each<T>(Dp, [&](int64_t i) {
                     V<T> column = ld(acc + i), column_S = ld(acc_S + i);
@@ -377,17 +369,17 @@ template <class T, Place Where, bool Scaled> struct QuadraticBadmm : QuadraticFo
             sums[3 * c + 1] = with_S;
             sums[3 * c + 2] = with_Pb_too;
         });
-        fill_padding(columns, bag.D, T(0));
-        fill_padding(columns_S, bag.D, T(0));
+        fill_padding(columns, set.D, T(0));
+        fill_padding(columns_S, set.D, T(0));
         const double with_S = total_of(1);
         with_Pb = total_of(2);
         da -= with_S / rho;
         daz -= with_Pb / rho;
         drho -= (total_of(0) - s.az * with_Pb - a * with_S - dot(rows, s.duals.z, N) + this->total_d([&](int64_t i) {
-            return ld(columns + i) * (ld(bag.centred + i) + ld(s.duals.z1 + i));
+            return ld(columns + i) * (ld(set.centred + i) + ld(s.duals.z1 + i));
         })) / (rho * rho);
         this->each_d([&](int64_t i) { st(d.z1 + i, ld(d.z1 + i) + ld(columns + i) * by_rho); });
-        bag.add_by_top(columns, 1 / rho);
+        set.add_by_top(columns, 1 / rho);
         this->each_n([&](int64_t n) { st(d.z + n, ld(d.z + n) - ld(rows + n) * by_rho); });
     }
 };

@@ -8,7 +8,7 @@
 //     Y = log P + (az Pb - a P + f + z2) / rho           log q = norm((log eta + lse_n) / 2)    log S = Y + log q - lse
 //
 // lse being the logsumexp of Y over samples and over features. The exponentials of those sums, E and F, are all there
-// is to P = E p / sum_n E and S = F q / sum_d F: two an entry, and none in the derivative of a small bag, which keeps E
+// is to P = E p / sum_n E and S = F q / sum_d F: two an entry, and none in the derivative of a small set, which keeps E
 // and F of every update. For a large one that would be 2 K + 2 times X: it keeps L and E after every third update, and
 // computes those in between again, a few rows at a time (badmm_q_rows.h). A column or row that underflows in P or S is
 // still there in E or F. Entries far below the largest of their row or column are zero, as their derivatives are
@@ -21,20 +21,19 @@
 namespace {
 
 template <class T> struct QuadraticState {
-    double az, most;  // most: max(P, S), of the update before
-    const T *E, *F;   // its matrices
-    T *by_d, *by_n;   // P = E by_d, S = F by_n
-    T *shift;         // log S = L + shift_n
+    T *by_d, *by_n; // P = E by_d, S = F by_n
+    T *shift;       // log S = L + shift_n
     Duals<T> duals;
-    // How many entries are as large as `most`; large bags: how many of each column of P and of each row of S.
-    int64_t tied;
-    T *tied_d, *tied_n;
+    T *tied_d, *tied_n; // large sets: how many of each column of P and of each row of S are as large as `max`
+    int64_t tied = 0;   // how many in all
+    double az = 0, max = 0;             // max: max(P, S), of the update before
+    const T *E = nullptr, *F = nullptr; // its matrices
 };
 
 // What stands for the columns in the formulas of the entries.
 template <class T> struct QuadraticColumns {
-    T *u, *before, *top; // of the P update; top: the largest of the column
-    T *u_S, *now;        // of the S update
+    T *by_x, *u, *before, *top; // of the P update; top: the largest of the column
+    T *u_S, *now;               // of the S update
 };
 
 template <class T> struct QuadraticPrimal {
@@ -42,7 +41,7 @@ template <class T> struct QuadraticPrimal {
     T *E, *F;
     T *inverse_d, *inverse_n; // 1 / sum_n E, 1 / sum_d F
     QuadraticColumns<T> columns;
-    T *most_n; // large bags: the largest of each row of L
+    T *max_n; // large sets: the largest of each row of L
 };
 
 // Entries of some rows at an update: E and F of it, and of the one before.
@@ -52,44 +51,38 @@ template <class T> struct QuadraticEntries {
 
 template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, Where, Scaled> {
     using Base = Badmm<T, Where, Scaled>;
-    using Base::bag, Base::in, Base::keep;
+    using Base::set, Base::in, Base::keep;
     static constexpr bool LARGE = Where == IN_PLACE;
     static constexpr int64_t SEGMENT = 3; // updates from one checkpoint to the next
     QuadraticState<T> *states;
     QuadraticPrimal<T> *primals;
     T *L;        // (N, Dp): Y of the last update
-    T *E;        // large bags: (N, Dp), E of the last update
-    T *kept;     // large bags: L and E at the start of each segment but the first
-    T *v, *part; // small bags: what stands for the samples in the formulas
-    T *buffers;  // large bags: (threads, RowBuffers, 4, Dp)
+    T *E;        // large sets: (N, Dp), E of the last update
+    T *kept;     // large sets: L and E at the start of each segment but the first
+    T *buffers;  // large sets: (threads, RowBuffers, Dp)
     Slots slots;
 
-    QuadraticForward(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
-        const int64_t size = bag.N * bag.Dp;
+    QuadraticForward(const Source<T> &source, Set<T, Where, Scaled> &b, Arena &arena) : Base(source, b, arena) {
+        const int64_t size = set.N * set.Dp;
         const int64_t count = keep ? in.K() + 1 : 2; // E of the update before is read while that of this one is made
         states = arena.take<QuadraticState<T>>(count);
         primals = arena.take<QuadraticPrimal<T>>(count);
         T *first = LARGE ? nullptr : arena.take<T>(size); // S at the start, as F
         const QuadraticColumns<T> shared = take_columns(arena);
         for (int64_t k = 0; k < count; ++k) {
-            const QuadraticState<T> s = {0,
-                                         0,
-                                         nullptr,
-                                         nullptr,
-                                         bag.per_feature(arena),
-                                         bag.per_sample(arena),
-                                         bag.per_sample(arena),
+            const QuadraticState<T> s = {set.per_feature(arena),
+                                         set.per_sample(arena),
+                                         set.per_sample(arena),
                                          this->take_duals(arena),
-                                         0,
-                                         LARGE && keep ? bag.per_feature(arena) : nullptr,
-                                         LARGE && keep ? bag.per_sample(arena) : nullptr};
+                                         LARGE && keep ? set.per_feature(arena) : nullptr,
+                                         LARGE && keep ? set.per_sample(arena) : nullptr};
             const QuadraticPrimal<T> p = {this->take_marginals(arena),
                                           LARGE ? nullptr : arena.take<T>(size),
                                           LARGE ? nullptr : arena.take<T>(size),
-                                          bag.per_feature(arena),
-                                          bag.per_sample(arena),
+                                          set.per_feature(arena),
+                                          set.per_sample(arena),
                                           LARGE && keep ? take_columns(arena) : shared,
-                                          LARGE ? bag.per_sample(arena) : nullptr};
+                                          LARGE ? set.per_sample(arena) : nullptr};
             if (states) {
                 states[k] = s;
                 primals[k] = p;
@@ -98,24 +91,21 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         if (states)
             states[0].E = states[0].F = first;
         L = arena.take<T>(size);
+        E = LARGE ? arena.take<T>(size) : nullptr;
+        kept = LARGE && keep ? arena.take<T>(2 * size * (in.K() / SEGMENT)) : nullptr;
         if (LARGE) {
-            // A chunk is a task, so no more threads than chunks are at work in one bag.
-            const int64_t threads = in.call().threads < bag.chunks ? in.call().threads : bag.chunks;
-            E = arena.take<T>(size);
-            kept = keep ? arena.take<T>(2 * size * (in.K() / SEGMENT)) : nullptr;
-            buffers = arena.take<T>(threads * RowBuffers<T>::count * 4 * bag.Dp);
+            // A chunk is a task, so no more threads than chunks are at work in one set.
+            const int64_t threads = in.call().threads < set.chunks ? in.call().threads : set.chunks;
+            buffers = arena.take<T>(threads * RowBuffers<T>::rows * set.Dp);
             slots = {arena.take<int>(threads), threads};
             if (slots.busy)
                 memset(slots.busy, 0, size_t(threads) * sizeof(int));
-        } else {
-            v = bag.per_sample(arena);
-            part = bag.per_sample(arena);
         }
     }
 
     QuadraticColumns<T> take_columns(Arena &arena) const {
-        return {bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena), bag.per_feature(arena),
-                bag.per_feature(arena)};
+        return {set.per_feature(arena), set.per_feature(arena), set.per_feature(arena),
+                set.per_feature(arena), set.per_feature(arena), set.per_feature(arena)};
     }
 
     QuadraticState<T> &state(int64_t k) { return states[keep ? k : k % 2]; }
@@ -141,22 +131,22 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
     void start() {
         QuadraticState<T> &s = state(0);
         s.az = 0;
-        s.most = double(largest(this->p0, bag.D)) * double(largest(this->q0, bag.N));
+        s.max = double(largest(this->p0, set.D)) * double(largest(this->q0, set.N));
         this->zero_d(s.by_d);
         this->copy_n(s.by_n, this->q0);
         this->copy_n(s.shift, this->log_q0);
         Base::start(s.duals);
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
             for (int64_t n = begin; n < end; ++n) {
-                this->copy_d(LARGE ? E + n * bag.Dp : (T *)s.F + n * bag.Dp, this->p0); // of E just something finite
-                start_row(L + n * bag.Dp);
+                this->copy_d(LARGE ? E + n * set.Dp : (T *)s.F + n * set.Dp, this->p0); // of E just something finite
+                start_row(L + n * set.Dp);
             }
         });
     }
 
     void start_row(T *row) const {
         this->copy_d(row, this->log_p0);
-        fill_padding(row, bag.D, NOTHING<T>); // so the padding has no part in sums over features
+        fill_padding(row, set.D, NOTHING<T>); // so the padding has no part in sums over features
     }
 
     void move(const QuadraticState<T> &s, const QuadraticPrimal<T> &p, QuadraticState<T> &next) {
@@ -171,35 +161,28 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
             st(next.duals.z + n, T(m.both) * (ld(m.lse_n + n) - ld(m.log_q + n)) - ld(s.duals.z2 + n)); // f itself
         });
         // The largest entry of a column of E, or of a row of F, is 1.
-        const T of_P = largest(next.by_d, bag.D), of_S = largest(next.by_n, bag.N);
-        next.most = of_P > of_S ? of_P : of_S;
+        const T of_P = largest(next.by_d, set.D), of_S = largest(next.by_n, set.N);
+        next.max = of_P > of_S ? of_P : of_S;
     }
 
-    // Update k, which has the weights of module `of`.
+    // Update k, which has the coefficients of step `of`.
     void update(int64_t k, int64_t of) {
         const QuadraticState<T> &s = state(k);
         QuadraticPrimal<T> &o = primal(k);
         Marginals<T> &m = o.marginals;
         const Duals<T> &z = s.duals;
         const QuadraticColumns<T> &by = o.columns;
-        const double a = m.a = in.weight(0, of), rho = m.rho = in.weight(3, of) + a * s.most;
+        const double a = m.a = in.alpha0(of), rho = m.rho = in.rho(of) + a * s.max;
         m.share = 0.5;
         m.both = rho;
         const T move = T(1 / rho);
 
         this->each_d([&](int64_t i) {
-            st(by.u + i, (ld(bag.centred + i) + ld(z.z1 + i)) * move);
+            st(by.by_x + i, set.scale.times(move, i) - V<T>{});
+            st(by.u + i, (ld(set.centred + i) + ld(z.z1 + i)) * move);
             st(by.before + i, ld(s.by_d + i) * T(s.az / rho));
         });
-        if constexpr (LARGE) {
-            find_E_in_place(k);
-        } else {
-            this->each_n([&](int64_t n) {
-                st(v + n, ld(s.shift + n) - ld(z.z + n) * move);
-                st(part + n, ld(s.by_n + n) * T(a / rho));
-            });
-            find_E(s, o);
-        }
+        find_E(k);
         this->each_d([&](int64_t i) {
             const V<T> sum = ld(o.inverse_d + i);
             st(o.inverse_d + i, 1 / sum);
@@ -211,13 +194,8 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
             st(by.u_S + i, ld(m.log_p + i) - ld(m.lse_d + i)); // both 0 in the padding
             st(by.now + i, ld(m.p + i) * ld(o.inverse_d + i) * T(a / rho));
         });
-        if constexpr (LARGE) {
-            find_F_in_place(k);
-        } else {
-            this->each_n([&](int64_t n) { st(v + n, (ld(z.z + n) + ld(z.z2 + n)) * move); });
-            find_F(s, o);
-        }
-        fill_padding(o.inverse_n, bag.N, T(1));
+        find_F(k);
+        fill_padding(o.inverse_n, set.N, T(1));
         this->each_n([&](int64_t n) {
             const V<T> sum = ld(o.inverse_n + n);
             st(o.inverse_n + n, 1 / sum);
@@ -226,201 +204,141 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         this->find_q(z, m);
     }
 
-    // L of the P update, E, and the sums of its columns.
-    void find_E(const QuadraticState<T> &s, QuadraticPrimal<T> &o) {
-        const QuadraticColumns<T> &by = o.columns;
-        const T *X = bag.X;
-        const T move = T(1 / o.marginals.rho);
-        const int64_t Dp = bag.Dp;
-        const auto by_X = [move, scale = bag.scale](int64_t i) { return scale.times(move, i); };
-        bag.max_columns(by.top, by_X, [=, L = L, u = by.u, v = v, before = by.before, part = part, Eb = s.E, Fb = s.F](
-                                          int64_t n, int64_t i, auto c) {
-            const int64_t at = n * Dp + i;
-            const V<T> y = ld(L + at) + ld(X + at) * c + (ld(u + i) + v[n]) - ld(Eb + at) * ld(before + i) -
-                           ld(Fb + at) * part[n];
-            st(L + at, y);
-            return y;
-        });
-        bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
-            const int64_t Dp = bag.Dp;
-            const T *const L = this->L, *const most = by.top;
-            T *const E = o.E;
-            row_blocks(begin, end, [&](auto count, int64_t n) {
-                each<T>(Dp, [&](int64_t i) {
-                    constexpr int R = decltype(count)::value;
-                    V<T> column = ld(acc + i), e[R];
-                    const V<T> top = ld(most + i);
-                    for (int r = 0; r < R; ++r)
-                        e[r] = (ld(L + (n + r) * Dp + i) - top) * LOG2E<T>;
-                    exp2_all<T, R, TO_ZERO>(e);
-                    for (int r = 0; r < R; ++r) {
-                        st(E + (n + r) * Dp + i, e[r]);
-                        column += e[r];
-                    }
-                    st(acc + i, column);
-                });
-            });
-        });
+    // f(Int<R>, first, buffers) for blocks of rows of a chunk. A small set has all of its rows instead of buffers.
+    template <class F> UOTPOOL_INLINE void blocks(int64_t begin, int64_t end, F f) const {
+        if constexpr (LARGE) {
+            const int64_t slot = slots.take(), size = 4 * set.Dp;
+            T *b = buffers + slot * RowBuffers<T>::rows * set.Dp;
+            const RowBuffers<T> mine = {b, b + size, b + 2 * size, b + 3 * size,
+                                         b + 4 * size, b + 5 * size, b + 6 * size};
+            row_blocks(begin, end, [&](auto rows, int64_t n) { f(rows, n, mine); });
+            slots.give(slot);
+        } else {
+            row_blocks(begin, end, [&](auto rows, int64_t n) UOTPOOL_INLINED { f(rows, n, RowBuffers<T>{}); });
+        }
     }
 
-    // L of the S update, F, and the sums of its rows.
-    void find_F(const QuadraticState<T> &s, QuadraticPrimal<T> &o) {
-        const QuadraticColumns<T> &by = o.columns;
-        Marginals<T> &m = o.marginals;
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            const int64_t Dp = bag.Dp;
-            const T *const E = o.E, *const Eb = s.E, *const u = by.u_S, *const v = this->v;
-            const T *const before = by.before, *const now = by.now;
-            T *const F = o.F, *const L = this->L;
-            for (int64_t n = begin; n < end; ++n) {
-                V<T> top = NOTHING<T> - V<T>{};
-                each<T>(Dp, [&](int64_t i) {
-                    const int64_t at = n * Dp + i;
-                    const V<T> y =
-                        ld(L + at) + (ld(u + i) + v[n]) + ld(Eb + at) * ld(before + i) - ld(E + at) * ld(now + i);
-                    st(L + at, y);
-                    top = vmax(y, top);
-                });
-                const T most = lane_max<T>(top);
-                V<T> sum = {};
-                each<T>(Dp, [&](int64_t i) {
-                    const V<T> e = exp2v<T, TO_ZERO>((ld(L + n * Dp + i) - most) * LOG2E<T>);
-                    st(F + n * Dp + i, e);
-                    sum += e;
-                });
-                m.lse_n[n] = most;
-                o.inverse_n[n] = lane_sum<T>(sum);
-            }
-        });
-    }
-
-    // f(Int<R>, first, buffers) for blocks of rows of a chunk.
-    template <class F> void with_buffers(int64_t begin, int64_t end, F f) const {
-        const int64_t slot = slots.take(), size = 4 * bag.Dp;
-        T *b = buffers + slot * RowBuffers<T>::count * size;
-        const RowBuffers<T> mine = {b, b + size, b + 2 * size, b + 3 * size, b + 4 * size, b + 5 * size};
-        row_blocks(begin, end, [&](auto rows, int64_t n) { f(rows, n, mine); });
-        slots.give(slot);
-    }
-
-    // Z of some rows.
-    template <int R> void load_x(int64_t first, T *x) const {
-        auto given = bag.template samples<R>(first);
-        const auto scale = bag.scale;
-        each<T>(bag.Dp, [&](int64_t i) {
-            const auto s = scale.times(T(1), i);
+    // Some rows of X.
+    template <int R> const T *rows_of_X(int64_t first, const RowBuffers<T> &b) const {
+        if constexpr (!LARGE)
+            return set.X + first * set.Dp;
+        auto given = set.template samples<R>(first);
+        each<T>(set.Dp, [&](int64_t i) {
             for (int r = 0; r < R; ++r)
-                st(x + r * bag.Dp + i, given.get(r, i) * s);
+                st(b.x + r * set.Dp + i, given.get(r, i));
         });
+        return b.x;
     }
 
     // F after update k - 1, of rows of L.
     template <int R> void load_F(int64_t k, int64_t first, const T *rows, T *F) {
         T sums[R];
         if (k > 0)
-            QuadraticRows<T, R>::row_exps(bag.Dp, rows, primal(k - 1).most_n + first, F, sums);
+            QuadraticRows<T, R>::row_exps(set.Dp, rows, primal(k - 1).max_n + first, F, sums);
         else
             for (int r = 0; r < R; ++r)
-                this->copy_d(F + r * bag.Dp, this->p0);
+                this->copy_d(F + r * set.Dp, this->p0);
     }
 
-    template <int R> void P_update(int64_t k, int64_t first, T *rows, const T *x, const T *Eb, const T *Fb) {
+    template <int R>
+    void P_update(int64_t k, int64_t first, T *rows, const T *x, const T *Eb, const T *Fb, T *max) {
         const QuadraticState<T> &s = state(k);
         const QuadraticPrimal<T> &o = primal(k);
         const double a = o.marginals.a, rho = o.marginals.rho;
-        QuadraticRows<T, R>::P_update(bag.Dp, rows, x, Eb, Fb, o.columns.u, o.columns.before, s.shift + first,
-                                      s.duals.z + first, s.by_n + first, T(1 / rho), T(a / rho));
+        QuadraticRows<T, R>::P_update(set.Dp, rows, x, o.columns.by_x, Eb, Fb, o.columns.u, o.columns.before,
+                                      s.shift + first, s.duals.z + first, s.by_n + first, T(1 / rho), T(a / rho), max);
     }
 
-    template <int R> void S_update(int64_t k, int64_t first, T *rows, const T *Eb, const T *E, T *most) {
+    template <int R> void S_update(int64_t k, int64_t first, T *rows, const T *Eb, const T *E, T *max) {
         const QuadraticState<T> &s = state(k);
         const QuadraticPrimal<T> &o = primal(k);
-        QuadraticRows<T, R>::S_update(bag.Dp, rows, Eb, E, o.columns.u_S, o.columns.before, o.columns.now,
-                                      s.duals.z + first, s.duals.z2 + first, T(1 / o.marginals.rho), most);
+        QuadraticRows<T, R>::S_update(set.Dp, rows, Eb, E, o.columns.u_S, o.columns.before, o.columns.now,
+                                      s.duals.z + first, s.duals.z2 + first, T(1 / o.marginals.rho), max);
     }
 
-    // The same for a large bag, which has no room for F, nor for E while that of the update before is still read.
-    void find_E_in_place(int64_t k) {
-        const int64_t Dp = bag.Dp;
+    // L of the P update, E, and the sums of its columns. A large set has no room for F, nor for E while that of the
+    // update before is still read.
+    void find_E(int64_t k) {
+        const int64_t Dp = set.Dp;
+        const QuadraticState<T> &s = state(k);
         QuadraticPrimal<T> &o = primal(k);
-        bag.max_rows(o.columns.top, [&](int64_t begin, int64_t end, auto take) {
-            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+        set.max_rows(o.columns.top, [&](int64_t begin, int64_t end, T *max) {
+            blocks(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
                 constexpr int R = decltype(rows)::value;
                 T *const mine = L + n * Dp;
-                load_x<R>(n, b.x);
-                load_F<R>(k, n, mine, b.F);
-                P_update<R>(k, n, mine, b.x, E + n * Dp, b.F);
-                for (int r = 0; r < R; ++r)
-                    take(mine + r * Dp);
+                if (LARGE)
+                    load_F<R>(k, n, mine, b.F);
+                P_update<R>(k, n, mine, rows_of_X<R>(n, b), (LARGE ? E : s.E) + n * Dp, LARGE ? b.F : s.F + n * Dp,
+                            max);
             });
         });
-        bag.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
-            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+        set.sum_columns(o.inverse_d, (T *)nullptr, [&](int64_t begin, int64_t end, int64_t, T *acc, T *) {
+            blocks(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
                 constexpr int R = decltype(rows)::value;
-                QuadraticRows<T, R>::column_exps(Dp, L + n * Dp, o.columns.top, b.E);
-                each<T>(Dp, [&](int64_t i) {
-                    V<T> column = ld(acc + i);
-                    for (int r = 0; r < R; ++r)
-                        column += ld(b.E + r * Dp + i);
-                    st(acc + i, column);
-                });
+                QuadraticRows<T, R>::column_exps(Dp, L + n * Dp, o.columns.top, LARGE ? b.E : o.E + n * Dp, acc);
             });
         });
     }
 
-    void find_F_in_place(int64_t k) {
-        const int64_t Dp = bag.Dp;
+    // L of the S update, F, and the sums of its rows.
+    void find_F(int64_t k) {
+        const int64_t Dp = set.Dp;
+        const QuadraticState<T> &s = state(k);
         QuadraticPrimal<T> &o = primal(k);
-        T *const checkpoint = keep && (k + 1) % SEGMENT == 0 && k < in.K() ? kept_at(k + 1) : nullptr;
-        bag.over_chunks([&](int64_t begin, int64_t end, int64_t) {
-            with_buffers(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
+        T *const checkpoint = LARGE && keep && (k + 1) % SEGMENT == 0 && k < in.K() ? kept_at(k + 1) : nullptr;
+        set.over_chunks([&](int64_t begin, int64_t end, int64_t) {
+            blocks(begin, end, [&](auto rows, int64_t n, const RowBuffers<T> &b) {
                 constexpr int R = decltype(rows)::value;
-                T *const mine = L + n * Dp, *const most = o.most_n + n;
-                QuadraticRows<T, R>::column_exps(Dp, mine, o.columns.top, b.E);
-                S_update<R>(k, n, mine, E + n * Dp, b.E, most);
-                QuadraticRows<T, R>::row_exps(Dp, mine, most, b.F, o.inverse_n + n);
-                const size_t bytes = size_t(R * Dp) * sizeof(T);
-                memcpy(E + n * Dp, b.E, bytes);
-                memcpy(o.marginals.lse_n + n, most, R * sizeof(T));
-                if (checkpoint) {
-                    memcpy(checkpoint + n * Dp, mine, bytes);
-                    memcpy(checkpoint + (bag.N + n) * Dp, b.E, bytes);
+                T *const mine = L + n * Dp, *const max = o.marginals.lse_n + n;
+                T *const exps = LARGE ? b.E : o.E + n * Dp;
+                if (LARGE)
+                    QuadraticRows<T, R>::column_exps(Dp, mine, o.columns.top, exps, b.unread);
+                S_update<R>(k, n, mine, (LARGE ? E : s.E) + n * Dp, exps, max);
+                QuadraticRows<T, R>::row_exps(Dp, mine, max, LARGE ? b.F : o.F + n * Dp, o.inverse_n + n);
+                if constexpr (LARGE) {
+                    const size_t bytes = size_t(R * Dp) * sizeof(T);
+                    memcpy(E + n * Dp, exps, bytes);
+                    memcpy(o.max_n + n, max, R * sizeof(T));
+                    if (checkpoint) {
+                        memcpy(checkpoint + n * Dp, mine, bytes);
+                        memcpy(checkpoint + (set.N + n) * Dp, exps, bytes);
+                    }
                 }
             });
         });
     }
 
     // L and E at the start of update k, the first of a segment.
-    T *kept_at(int64_t k) const { return kept + (k / SEGMENT - 1) * 2 * bag.N * bag.Dp; }
+    T *kept_at(int64_t k) const { return kept + (k / SEGMENT - 1) * 2 * set.N * set.Dp; }
 
-    // f(n, i) for each entry of P that is as large as `most`, 1 in E; of a large bag that of the last update.
+    // f(n, i) for each entry of P that is as large as `max`, 1 in E; of a large set that of the last update.
     template <class F> void each_largest_P(const QuadraticState<T> &s, F f) const {
         const T *const matrix = LARGE ? E : s.E;
-        for (int64_t i = 0; i < bag.D; ++i)
-            if (double(s.by_d[i]) == s.most)
-                for (int64_t n = 0; n < bag.N; ++n)
-                    if (matrix[n * bag.Dp + i] == 1)
+        for (int64_t i = 0; i < set.D; ++i)
+            if (double(s.by_d[i]) == s.max)
+                for (int64_t n = 0; n < set.N; ++n)
+                    if (matrix[n * set.Dp + i] == 1)
                         f(n, i);
     }
 
     // The same for S.
     template <class F> void each_largest_S(const QuadraticState<T> &s, const QuadraticPrimal<T> &made_by, F f) const {
         auto of_row = [&](int64_t n, const T *row) {
-            for (int64_t i = 0; i < bag.D; ++i)
+            for (int64_t i = 0; i < set.D; ++i)
                 if (row[i] == 1)
                     f(n, i);
         };
-        for (int64_t n = 0; n < bag.N; ++n) {
-            if (double(s.by_n[n]) != s.most)
+        for (int64_t n = 0; n < set.N; ++n) {
+            if (double(s.by_n[n]) != s.max)
                 continue;
             if constexpr (LARGE)
-                with_buffers(n, n + 1, [&](auto, int64_t, const RowBuffers<T> &b) {
+                blocks(n, n + 1, [&](auto, int64_t, const RowBuffers<T> &b) {
                     T sum;
-                    QuadraticRows<T, 1>::row_exps(bag.Dp, L + n * bag.Dp, made_by.most_n + n, b.F, &sum);
+                    QuadraticRows<T, 1>::row_exps(set.Dp, L + n * set.Dp, made_by.max_n + n, b.F, &sum);
                     of_row(n, b.F);
                 });
             else
-                of_row(n, s.F + n * bag.Dp);
+                of_row(n, s.F + n * set.Dp);
         }
     }
 
@@ -448,7 +366,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         if constexpr (LARGE) {
             return computed_again<R>(k, first, b, with_F);
         } else {
-            const int64_t at = first * bag.Dp;
+            const int64_t at = first * set.Dp;
             const QuadraticState<T> &s = state(k);
             const QuadraticPrimal<T> &o = primal(k);
             return {o.E + at, o.F + at, s.E + at, s.F + at};
@@ -458,7 +376,7 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
     // From the start of its segment.
     template <int R>
     QuadraticEntries<T> computed_again(int64_t k, int64_t first, const RowBuffers<T> &b, bool with_F) {
-        const int64_t Dp = bag.Dp, at = first * Dp;
+        const int64_t Dp = set.Dp, at = first * Dp;
         const int64_t start = k / SEGMENT * SEGMENT;
         T *E = b.E, *F = b.F, *Eb = b.Eb, *Fb = b.Fb;
         for (int r = 0; start == 0 && r < R; ++r) {
@@ -468,19 +386,19 @@ template <class T, Place Where, bool Scaled> struct QuadraticForward : Badmm<T, 
         if (start > 0) {
             const T *const checkpoint = kept_at(start);
             memcpy(b.L, checkpoint + at, size_t(R * Dp) * sizeof(T));
-            memcpy(E, checkpoint + (bag.N * Dp + at), size_t(R * Dp) * sizeof(T));
+            memcpy(E, checkpoint + (set.N * Dp + at), size_t(R * Dp) * sizeof(T));
         }
         load_F<R>(start, first, b.L, F);
-        load_x<R>(first, b.x);
+        const T *const x = rows_of_X<R>(first, b);
         for (int64_t j = start; j <= k; ++j) {
-            T most[R], sums[R], *const E_before = E, *const F_before = F;
+            T max[R], sums[R], *const E_before = E, *const F_before = F;
             E = Eb, Eb = E_before;
             F = Fb, Fb = F_before;
-            P_update<R>(j, first, b.L, b.x, Eb, Fb);
-            QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E);
+            P_update<R>(j, first, b.L, x, Eb, Fb, b.unread);
+            QuadraticRows<T, R>::column_exps(Dp, b.L, primal(j).columns.top, E, b.unread);
             if (j < k || with_F) {
-                S_update<R>(j, first, b.L, Eb, E, most);
-                QuadraticRows<T, R>::row_exps(Dp, b.L, most, F, sums);
+                S_update<R>(j, first, b.L, Eb, E, max);
+                QuadraticRows<T, R>::row_exps(Dp, b.L, max, F, sums);
             }
         }
         return {E, F, Eb, Fb};

@@ -1,5 +1,5 @@
-// Quadratic Bregman ADMM, entry by entry, for some rows of a large bag: an update of badmm_q.h is row by row but for
-// what stands for the columns, so it can be computed again for a few rows at a time, in the cache.
+// Quadratic Bregman ADMM, entry by entry, for some rows: an update of badmm_q.h is row by row but for what stands for
+// the columns, so that of a large set can be computed again for a few rows at a time, in the cache.
 //
 // These functions are not inlined: the same machine code runs at the first time and again, so a number that was the
 // largest of its row or column, 1 in E or F, is that again, to the bit.
@@ -13,40 +13,48 @@ namespace {
 
 // Rows of Dp entries that follow each other; updates of them.
 template <class T, int R> struct QuadraticRows {
-    // L += (X + z1 + top - az Pb - f - a S) / rho + shift, with u = (top + z1) / rho, before = az p / sum / rho.
-    UOTPOOL_ONCE void P_update(int64_t Dp, T *L, const T *x, const T *Eb, const T *Fb, const T *u, const T *before,
-                               const T *shift, const T *f, const T *by_n, T move, T a_rho) {
+    // L += (s X + z1 + top - az Pb - f - a S) / rho + shift, with by_x = s / rho, u = (top + z1) / rho,
+    // before = az p / sum / rho; and the largest of each column, where `max` has those of other rows.
+    UOTPOOL_ONCE void P_update(int64_t Dp, T *L, const T *x, const T *by_x, const T *Eb, const T *Fb, const T *u,
+                               const T *before, const T *shift, const T *f, const T *by_n, T move, T a_rho, T *max) {
         T v[R], part[R];
         for (int r = 0; r < R; ++r) {
             v[r] = shift[r] - f[r] * move;
             part[r] = by_n[r] * a_rho;
         }
         each<T>(Dp, [&](int64_t i) {
-            const V<T> column = ld(u + i), by_Eb = ld(before + i);
+            const V<T> column = ld(u + i), by_Eb = ld(before + i), move_x = ld(by_x + i);
+            V<T> top = ld(max + i);
             for (int r = 0; r < R; ++r) {
                 const int64_t at = r * Dp + i;
-                st(L + at, ld(L + at) + ld(x + at) * move + (column + v[r]) - ld(Eb + at) * by_Eb -
-                               ld(Fb + at) * part[r]);
+                const V<T> y = ld(L + at) + ld(x + at) * move_x + (column + v[r]) - ld(Eb + at) * by_Eb -
+                               ld(Fb + at) * part[r];
+                st(L + at, y);
+                top = vmax(y, top);
             }
+            st(max + i, top);
         });
     }
 
-    // E = exp(L - top) for each feature.
-    UOTPOOL_ONCE void column_exps(int64_t Dp, const T *L, const T *top, T *E) {
+    // E = exp(L - top) for each feature, and `sums` plus its sums.
+    UOTPOOL_ONCE void column_exps(int64_t Dp, const T *L, const T *top, T *E, T *sums) {
         each<T>(Dp, [&](int64_t i) {
-            const V<T> most = ld(top + i);
-            V<T> e[R];
+            const V<T> max = ld(top + i);
+            V<T> e[R], column = ld(sums + i);
             for (int r = 0; r < R; ++r)
-                e[r] = (ld(L + r * Dp + i) - most) * LOG2E<T>;
+                e[r] = (ld(L + r * Dp + i) - max) * LOG2E<T>;
             exp2_all<T, R, TO_ZERO>(e);
-            for (int r = 0; r < R; ++r)
+            for (int r = 0; r < R; ++r) {
                 st(E + r * Dp + i, e[r]);
+                column += e[r];
+            }
+            st(sums + i, column);
         });
     }
 
     // L += (az Pb - a P + f + z2) / rho + u, with now = a p / sum / rho; and the largest of each row.
     UOTPOOL_ONCE void S_update(int64_t Dp, T *L, const T *Eb, const T *E, const T *u, const T *before, const T *now,
-                               const T *f, const T *z2, T move, T *most) {
+                               const T *f, const T *z2, T move, T *max) {
         T v[R];
         V<T> top[R];
         for (int r = 0; r < R; ++r) {
@@ -63,16 +71,16 @@ template <class T, int R> struct QuadraticRows {
             }
         });
         for (int r = 0; r < R; ++r)
-            most[r] = lane_max<T>(top[r]);
+            max[r] = lane_max<T>(top[r]);
     }
 
-    // F = exp(L - most) for each sample, and its sums.
-    UOTPOOL_ONCE void row_exps(int64_t Dp, const T *L, const T *most, T *F, T *sums) {
+    // F = exp(L - max) for each sample, and its sums.
+    UOTPOOL_ONCE void row_exps(int64_t Dp, const T *L, const T *max, T *F, T *sums) {
         V<T> sum[R] = {};
         each<T>(Dp, [&](int64_t i) {
             V<T> e[R];
             for (int r = 0; r < R; ++r)
-                e[r] = (ld(L + r * Dp + i) - most[r]) * LOG2E<T>;
+                e[r] = (ld(L + r * Dp + i) - max[r]) * LOG2E<T>;
             exp2_all<T, R, TO_ZERO>(e);
             for (int r = 0; r < R; ++r) {
                 st(F + r * Dp + i, e[r]);
@@ -87,10 +95,11 @@ template <class T, int R> struct QuadraticRows {
 // x in the lanes in which e is 1, 0 in others.
 template <class T> UOTPOOL_INLINE V<T> where_one(V<T> e, V<T> x) { return e == T(1) - V<T>{} ? x : V<T>{}; }
 
-// Buffers for the rows that a thread is at, each for 4 rows.
+// Buffers for the rows that a thread is at, each for 4 rows but for the last one.
 template <class T> struct RowBuffers {
-    static constexpr int count = 6;
+    static constexpr int rows = 6 * 4 + 1; // in all
     T *x, *L, *E, *F, *Eb, *Fb;
+    T *unread; // maxima and sums of columns, which are not wanted again
 };
 
 // Of these there is one for each thread. A task takes a free one and puts it back: at most as many run as there are.

@@ -1,4 +1,4 @@
-// Sorts rows by their bag.
+// Sorts rows by their set.
 #include <string.h>
 
 #include "api.h"
@@ -22,7 +22,7 @@ UOTPOOL_EXPORT int uotpool_group(const int64_t *index, const uint8_t *present, i
     }
     for (int64_t b = 0; b < B; ++b)
         ptr[b + 1] += ptr[b];
-    // Each bag's offset moves on as its rows come, and ends where the next begins.
+    // Each set's offset moves on as its rows come, and ends where the next begins.
     for (int64_t i = 0; i < M; ++i)
         if (!present || present[i])
             rows[ptr[index ? index[i] : i / N]++] = i;

@@ -14,45 +14,32 @@ struct Team {
 // One of the solvers, at the index that is its code.
 struct SolverInfo {
     const char *name;
-    int64_t weights; // how many each module has: alpha0, alpha1, alpha2, and rho for 4
+    int64_t coefficients; // how many each step has: alpha0, alpha1, alpha2, and rho for 4
 };
 
 struct Job {
     const uotpool_call *call;
     int backward;
-    int64_t weights; // of the solver, for each module
-    int64_t begin, end; // the bags of this call
-    double *dweights;   // (end - begin, weights of the solver, K): of each bag, summed in order by api.cpp
-    double *dscale;     // (end - begin, scale_length): likewise
-    void *dlog_p0;      // (end - begin, D)
-};
-
-// The same for windows of images (window.h).
-struct WindowJob {
-    const uotpool_window_call *call;
-    int backward;
-    int64_t most; // positions in the largest window
-    int add;      // windows overlap or leave gaps: dX starts at 0 and is added to; else each entry is written once
+    int64_t per_step;         // how many coefficients a step of the solver has
+    const void *coefficients; // (per_step, K), in the dtype of the call
+    const void *scale;        // (scale_length), likewise
+    int64_t scale_length;     // 0 without a scale
+    double *dcoefficients;    // (B, per_step, K): of each set, summed in order by api.cpp
+    double *dscale;           // (B, scale_length): likewise
+    void *dlog_p0;            // (B, D)
 };
 
 struct Kernels {
     const SolverInfo *solvers;
     int64_t solver_count;
-    // Rows of a bag that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
+    // Rows of a set that are worked on as one piece. They depend on D alone, so that the bits of a result do not depend
     // on threads or machines.
     int64_t (*chunk_rows)(const Job *job);
-    // Bytes of scratch for a bag of n samples.
+    // Bytes of scratch for a set of n samples.
     size_t (*scratch)(const Job *job, int64_t n);
-    // Solve bag b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
-    // are too far apart for float32 (widen.h).
-    bool (*bag)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
-    // Bytes of scratch for a tile of windows.
-    size_t (*window_scratch)(const WindowJob *job);
-    // Pool the windows of the output rows begin .. end - 1 of image b. Derivatives by weights, (3, K), and scale are
-    // added to `sums`.
-    void (*window_rows)(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *scratch, double *sums);
+    // Solve set b of n samples, the first of them `first` (in rows, or in X). False, and nothing written: its numbers
+    // are too far apart for float32 (widen.cpp).
+    bool (*solve)(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team);
 };
 
-extern "C" {
-extern const Kernels uotpool_kernels_baseline, uotpool_kernels_avx2, uotpool_kernels_avx512;
-}
+extern "C" const Kernels uotpool_kernels_baseline, uotpool_kernels_avx2, uotpool_kernels_avx512;

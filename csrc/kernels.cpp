@@ -2,7 +2,6 @@
 #include "badmm_e.h"
 #include "badmm_q.h"
 #include "sinkhorn.h"
-#include "window.h"
 
 namespace {
 
@@ -15,7 +14,7 @@ inline int64_t chunk_rows_of(const Job *job) {
     return rows < 4 ? 4 : rows;
 }
 
-// A bag of several chunks is large: it is left where it is.
+// A set of several chunks is large: it is left where it is.
 template <class F> auto by_place(const Job *job, int64_t n, F f) {
     using InScratch = Int<IN_SCRATCH>;
     using InPlace = Int<IN_PLACE>;
@@ -24,42 +23,42 @@ template <class F> auto by_place(const Job *job, int64_t n, F f) {
 
 // A scale costs a little in every loop, so there is code without.
 template <class F> auto by_scale(const Job *job, F f) {
-    return job->call->scale_length > 0 ? f(Int<true>{}) : f(Int<false>{});
+    return job->scale_length > 0 ? f(Int<true>{}) : f(Int<false>{});
 }
 
 // How much rounding may be magnified that is left to float32: an exponent that is off by 2^-24 times this is an error of
 // up to 3e-4 of the range of a feature in the pooled output, however small that range is beside the others.
-constexpr double MOST_FLOAT = 0x1p14;
+constexpr double MAX_FLOAT = 0x1p13;
 
-// What became of a bag, and the scratch for it.
+// What became of a set, and the scratch for it.
 struct Outcome {
     size_t scratch;
     bool solved;
 };
 
 template <class T, Place Where, bool Scaled, template <class, Place, bool> class Solver>
-Outcome with_bag(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
+Outcome with_set(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     Arena arena = {(char *)scratch, 0};
     const Source<T> source = {job, b, first, n};
     const uotpool_call &c = *job->call;
-    Bag<T, Where, Scaled> bag(arena, source.matrix(c.X), source.matrix(c.dX), n, chunk_rows_of(job), job->backward);
-    Solver<T, Where, Scaled> solver(source, bag, arena);
+    Set<T, Where, Scaled> set(arena, source.matrix(c.X), source.matrix(c.dX), n, chunk_rows_of(job), job->backward);
+    Solver<T, Where, Scaled> solver(source, set, arena);
     if (!scratch)
         return {arena.used, false};
-    bag.team = team;
+    set.team = team;
     if constexpr (Scaled)
-        source.load_scale(bag.scale.of);
-    bag.load();
-    // By the numbers of this bag and the weights alone, forward and backward alike. A depth that is not finite may be so
-    // in float32 only, by the difference of two entries.
-    if (sizeof(T) == 4 && !(bag.depth < __builtin_inf() &&
-                            source.template magnified<Solver<T, Where, Scaled>>(bag.depth) <= MOST_FLOAT))
+        source.load_scale(set.scale.of);
+    set.load();
+    // By the numbers of this set and the coefficients alone, forward and backward alike. A depth that is not finite may
+    // be so in float32 only, by the difference of two entries.
+    if (sizeof(T) == 4 && !(set.depth < __builtin_inf() &&
+                            source.template magnified<Solver<T, Where, Scaled>>(set.depth) <= MAX_FLOAT))
         return {arena.used, false};
     solver.run();
     return {arena.used, true};
 }
 
-// Solves the bag; with no scratch, only says how much it needs.
+// Solves the set; with no scratch, only says how much it needs.
 template <template <class, Place, bool> class Solver>
 Outcome with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *scratch, const Team *team) {
     return by_place(job, n, [&](auto place) {
@@ -67,8 +66,8 @@ Outcome with_solver(const Job *job, int64_t b, int64_t first, int64_t n, void *s
             constexpr Place Where = Place(decltype(place)::value);
             constexpr bool Scaled = decltype(scaled)::value;
             return job->call->dtype == UOTPOOL_FLOAT32
-                       ? with_bag<float, Where, Scaled, Solver>(job, b, first, n, scratch, team)
-                       : with_bag<double, Where, Scaled, Solver>(job, b, first, n, scratch, team);
+                       ? with_set<float, Where, Scaled, Solver>(job, b, first, n, scratch, team)
+                       : with_set<double, Where, Scaled, Solver>(job, b, first, n, scratch, team);
         });
     });
 }
@@ -80,40 +79,10 @@ constexpr decltype(&with_solver<Sinkhorn>) SOLVE[] = {with_solver<Sinkhorn>, wit
 constexpr int64_t SOLVER_COUNT = sizeof SOLVERS / sizeof *SOLVERS;
 static_assert(sizeof SOLVE / sizeof *SOLVE == SOLVER_COUNT);
 
-int64_t chunk_rows(const Job *job) { return chunk_rows_of(job); }
-
 size_t scratch(const Job *job, int64_t n) { return SOLVE[job->call->solver](job, 0, 0, n, nullptr, nullptr).scratch; }
 
-bool bag(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, const Team *team) {
+bool solve(const Job *job, int64_t b, int64_t first, int64_t n, void *memory, const Team *team) {
     return SOLVE[job->call->solver](job, b, first, n, memory, team).solved;
-}
-
-// f(number type, whether each channel has a scale of its own). One for all is as cheap as none.
-template <class F> auto for_windows(const WindowJob *job, F f) {
-    const bool scaled = job->call->scale_length > 1;
-    if (job->call->dtype == UOTPOOL_FLOAT32)
-        return scaled ? f(float(), Int<true>{}) : f(float(), Int<false>{});
-    return scaled ? f(double(), Int<true>{}) : f(double(), Int<false>{});
-}
-
-size_t window_scratch(const WindowJob *job) {
-    return for_windows(job, [&](auto zero, auto scaled) {
-        Arena arena = {nullptr, 0};
-        WindowSinkhorn<decltype(zero), decltype(scaled)::value> solver(*job, arena);
-        return arena.used;
-    });
-}
-
-void window_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, void *memory, double *sums) {
-    for_windows(job, [&](auto zero, auto scaled) {
-        using T = decltype(zero);
-        Arena arena = {(char *)memory, 0};
-        WindowSinkhorn<T, decltype(scaled)::value> solver(*job, arena);
-        const int64_t out_w = job->call->out_w;
-        for (int64_t first = begin * out_w; first < end * out_w; first += W<T>)
-            solver.run(b, first, end * out_w, sums);
-        solver.finish(sums);
-    });
 }
 
 } // namespace
@@ -122,4 +91,4 @@ void window_rows(const WindowJob *job, int64_t b, int64_t begin, int64_t end, vo
 #define UOTPOOL_JOIN(a, b) UOTPOOL_JOIN_(a, b)
 
 extern "C" const Kernels UOTPOOL_JOIN(uotpool_kernels_, UOTPOOL_ISA_NAME) = {
-    SOLVERS, SOLVER_COUNT, chunk_rows, scratch, bag, window_scratch, window_rows};
+    SOLVERS, SOLVER_COUNT, chunk_rows_of, scratch, solve};

@@ -318,9 +318,9 @@ template <class T> inline T smallest(const T *a, int64_t n) { return extreme<T>(
 
 // a -= logsumexp(a), and p = exp(a), in another array. Zeros in the padding of both.
 template <class T> inline void normalise(T *a, T *p, int64_t n) {
-    const T most = largest(a, n);
+    const T max = largest(a, n);
     each<T>(n, [&](int64_t i) { // the maximum first: beside a large one, rounding would eat the log of the sum
-        const V<T> x = ld(a + i) - most;
+        const V<T> x = ld(a + i) - max;
         st(a + i, x);
         st(p + i, exp2v<T>(x * LOG2E<T>));
     });

@@ -1,6 +1,6 @@
 // Sinkhorn: solvers/sinkhorn.py in potentials, with its derivative.
 //
-// With X = Xc + top (Xc is what Bag holds) module k does, from v = 0 and with a = alpha0[k],
+// With X = Xc + top (Xc is what Set holds) step k does, from v = 0 and with a = alpha0[k],
 // tau_i = alpha_i / (a + alpha_i),
 //
 //     L_d = log sum_n exp((Xc + v) / a)              u = tau1 (a (log p0 - L) - top)
@@ -10,8 +10,8 @@
 //
 // Constants in u and v cancel, so `centred` serves for `top`. With E = exp(Xc / a), f = exp(v / a) and
 // w = exp((top + u) / a) both sums are products of one matrix, sum_n E f and sum_d E w; and the pooled output, which
-// has the a of the last module, is sum_n X E f / sum_n E f. That is the shared way: an exponential an entry for each
-// different alpha0. It is for the pooled output only, is given up for a bag when a sum comes out too small to be
+// has the a of the last step, is sum_n X E f / sum_n E f. That is the shared way: an exponential an entry for each
+// different alpha0. It is for the pooled output only, is given up for a set when a sum comes out too small to be
 // trusted (small a), and not tried for one in place, where E would cost as much memory as X: then each sum has its own
 // exponentials.
 #pragma once
@@ -25,12 +25,12 @@ template <class T> struct SinkhornStep {
     RowLse<T> rows;       // shared: R and inverse = 1 / sum_d E w
     T *v, *u;             // v / a at the start; (top + u) / a
     T *f, *w;             // shared: exp(v - maximum), exp(u - maximum)
-    double a, tau1, tau2;
+    double a = 0, tau1 = 0, tau2 = 0;
 };
 
 template <class T, Place Where, bool Scaled> struct Sinkhorn {
     const Source<T> &in;
-    Bag<T, Where, Scaled> &bag;
+    Set<T, Where, Scaled> &set;
     const bool keep;
     bool shared;
     SinkhornStep<T> *steps;
@@ -40,42 +40,40 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
     T E_c2;   // what E was made with; NaN: nothing yet
     T *dlog_p0, *dlog_q0, *du, *dv, *dL, *dR, *weight, *scratch_d, *scratch_n;
 
-    // What module k divides X by in its exponents.
-    static double unit(const Source<T> &in, int64_t k) { return in.weight(0, k); }
+    static Units units(const Source<T> &in, int64_t k) { return {in.alpha0(k), in.alpha0(k)}; }
 
-    Sinkhorn(const Source<T> &source, Bag<T, Where, Scaled> &b, Arena &arena)
-        : in(source), bag(b), keep(source.backward()) {
+    Sinkhorn(const Source<T> &source, Set<T, Where, Scaled> &b, Arena &arena)
+        : in(source), set(b), keep(source.backward()) {
         shared = Where == IN_SCRATCH && !in.plan();
         const int64_t count = keep ? in.K() : 1;
         steps = arena.take<SinkhornStep<T>>(count);
         for (int64_t k = 0; k < count; ++k) {
-            const SinkhornStep<T> s = {bag.column_lse(arena), bag.row_lse(arena),     bag.per_sample(arena),
-                                       bag.per_feature(arena), bag.per_sample(arena), bag.per_feature(arena),
-                                       0,                      0,                     0};
+            const SinkhornStep<T> s = {set.column_lse(arena), set.row_lse(arena),     set.per_sample(arena),
+                                       set.per_feature(arena), set.per_sample(arena), set.per_feature(arena)};
             if (steps)
                 steps[k] = s;
         }
-        last = bag.column_lse(arena);
-        E = shared ? arena.take<T>(bag.N * bag.Dp) : nullptr;
-        log_p0 = bag.per_feature(arena);
-        p0 = bag.per_feature(arena);
-        mean = bag.per_feature(arena);
-        log_q0 = bag.per_sample(arena);
-        q0 = bag.per_sample(arena);
-        v = bag.per_sample(arena);
-        f = bag.per_sample(arena);
-        log_marginal = bag.per_sample(arena);
-        marginal = bag.per_sample(arena);
+        last = set.column_lse(arena);
+        E = shared ? arena.take<T>(set.N * set.Dp) : nullptr;
+        log_p0 = set.per_feature(arena);
+        p0 = set.per_feature(arena);
+        mean = set.per_feature(arena);
+        log_q0 = set.per_sample(arena);
+        q0 = set.per_sample(arena);
+        v = set.per_sample(arena);
+        f = set.per_sample(arena);
+        log_marginal = set.per_sample(arena);
+        marginal = set.per_sample(arena);
         if (keep) {
-            dlog_p0 = bag.per_feature(arena);
-            du = bag.per_feature(arena);
-            dL = bag.per_feature(arena);
-            weight = bag.per_feature(arena);
-            dlog_q0 = bag.per_sample(arena);
-            dv = bag.per_sample(arena);
-            dR = bag.per_sample(arena);
-            scratch_d = bag.per_feature(arena);
-            scratch_n = bag.per_sample(arena);
+            dlog_p0 = set.per_feature(arena);
+            du = set.per_feature(arena);
+            dL = set.per_feature(arena);
+            weight = set.per_feature(arena);
+            dlog_q0 = set.per_sample(arena);
+            dv = set.per_sample(arena);
+            dR = set.per_sample(arena);
+            scratch_d = set.per_feature(arena);
+            scratch_n = set.per_sample(arena);
         }
     }
 
@@ -87,40 +85,40 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
         }
         const SinkhornStep<T> &s = step(in.K() - 1);
         if (in.plan()) { // P = exp(X / a + u + v) of mass 1; its rows are softmax_d times exp(R + v)
-            each<T>(bag.N, [&](int64_t n) { st(log_marginal + n, ld(s.rows.R + n) + ld(v + n)); });
-            normalise(log_marginal, marginal, bag.N);
+            each<T>(set.N, [&](int64_t n) { st(log_marginal + n, ld(s.rows.R + n) + ld(v + n)); });
+            normalise(log_marginal, marginal, set.N);
         } else if (!shared) {
-            bag.pool(last, 1 / s.a, v, mean);
+            set.pool(last, 1 / s.a, v, mean);
         }
         if (keep)
             reverse();
         else if (in.plan())
-            bag.store_plan(s.rows, marginal, in.matrix(in.call().out));
+            set.store_plan(s.rows, marginal, in.matrix(in.call().out));
         else
-            in.store_pooled(bag.top, mean);
+            in.store_pooled(set.top, mean);
     }
 
     SinkhornStep<T> &step(int64_t k) { return steps[keep ? k : 0]; }
 
-    // v / a after K modules, and the output the shared way. False: that cannot be trusted here.
+    // v / a after K steps, and the output the shared way. False: that cannot be trusted here.
     bool iterate() {
-        memset(v, 0, size_t(bag.Np) * sizeof(T));
+        memset(v, 0, size_t(set.Np) * sizeof(T));
         E_c2 = T(__builtin_nan(""));
         for (int64_t k = 0; k < in.K(); ++k) {
             SinkhornStep<T> &s = step(k);
-            s.a = in.weight(0, k);
-            s.tau1 = in.weight(1, k) / (s.a + in.weight(1, k));
-            s.tau2 = in.weight(2, k) / (s.a + in.weight(2, k));
+            s.a = in.alpha0(k);
+            s.tau1 = in.alpha1(k) / (s.a + in.alpha1(k));
+            s.tau2 = in.alpha2(k) / (s.a + in.alpha2(k));
             const T a = T(s.a), c = T(1 / s.a), tau1 = T(s.tau1), tau2 = T(s.tau2);
-            each<T>(bag.N, [&](int64_t n) { st(s.v + n, ld(v + n) * c); });
+            each<T>(set.N, [&](int64_t n) { st(s.v + n, ld(v + n) * c); });
             if (shared) {
                 if (!shared_columns(s))
                     return false;
             } else {
-                bag.solve(s.columns, 1 / s.a, s.v);
+                set.solve(s.columns, 1 / s.a, s.v);
             }
-            each<T>(bag.D, [&](int64_t d) {
-                const V<T> top = ld(bag.centred + d);
+            each<T>(set.D, [&](int64_t d) {
+                const V<T> top = ld(set.centred + d);
                 const V<T> u = tau1 * (a * (ld(log_p0 + d) - ld(s.columns.L + d)) - top);
                 st(s.u + d, (u + top) * c);
             });
@@ -128,37 +126,37 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
                 if (!shared_rows(s))
                     return false;
             } else {
-                bag.solve(s.rows, 1 / s.a, s.u);
+                set.solve(s.rows, 1 / s.a, s.u);
             }
-            each<T>(bag.N, [&](int64_t n) { st(v + n, tau2 * a * (ld(log_q0 + n) - ld(s.rows.R + n))); });
-            const T most = largest(v, bag.N);
-            each<T>(bag.N, [&](int64_t n) { st(v + n, ld(v + n) - most); });
-            fill_padding(v, bag.N, T(0));
+            each<T>(set.N, [&](int64_t n) { st(v + n, tau2 * a * (ld(log_q0 + n) - ld(s.rows.R + n))); });
+            const T max = largest(v, set.N);
+            each<T>(set.N, [&](int64_t n) { st(v + n, ld(v + n) - max); });
+            fill_padding(v, set.N, T(0));
         }
         const T c = T(1 / step(in.K() - 1).a);
-        each<T>(bag.N, [&](int64_t n) { st(v + n, ld(v + n) * c); });
+        each<T>(set.N, [&](int64_t n) { st(v + n, ld(v + n) * c); });
         return !shared || shared_pool();
     }
 
     // factor = exp(v - max v), and the maximum.
     T exponentials(const T *v, int64_t count, T *factor) const {
-        const T most = largest(v, count);
-        each<T>(count, [&](int64_t i) { st(factor + i, exp2v<T>((ld(v + i) - most) * LOG2E<T>)); });
+        const T max = largest(v, count);
+        each<T>(count, [&](int64_t i) { st(factor + i, exp2v<T>((ld(v + i) - max) * LOG2E<T>)); });
         fill_padding(factor, count, T(0));
-        return most;
+        return max;
     }
 
     // E for c2, if it is another one, and `sums` += sum_n E factor.
     void column_sums(T c2, const T *factor, T *sums) {
-        // Copies stay in registers; see Bag.
-        const int64_t Dp = bag.Dp;
-        const T *const X = bag.X;
-        const auto scale = bag.scale;
+        // Copies stay in registers; see Set.
+        const int64_t Dp = set.Dp;
+        const T *const X = set.X;
+        const auto scale = set.scale;
         T *const E = this->E;
         const bool fresh = c2 != E_c2;
         E_c2 = c2;
         if (fresh)
-            row_blocks(0, bag.N, [&](auto rows, int64_t n) {
+            row_blocks(0, set.N, [&](auto rows, int64_t n) {
                 constexpr int R = decltype(rows)::value;
                 each<T>(Dp, [&](int64_t d) {
                     V<T> column = ld(sums + d), e[R];
@@ -174,7 +172,7 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
                 });
             });
         else
-            row_blocks(0, bag.N, [&](auto rows, int64_t n) {
+            row_blocks(0, set.N, [&](auto rows, int64_t n) {
                 each<T>(Dp, [&](int64_t d) {
                     V<T> column = ld(sums + d);
                     for (int r = 0; r < rows.value; ++r)
@@ -188,27 +186,27 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
         ColumnLse<T> &q = s.columns;
         q.c = T(1 / s.a);
         q.c2 = q.c * LOG2E<T>;
-        const T most = exponentials(s.v, bag.N, s.f);
-        memset(q.L, 0, size_t(bag.Dp) * sizeof(T));
+        const T max = exponentials(s.v, set.N, s.f);
+        memset(q.L, 0, size_t(set.Dp) * sizeof(T));
         column_sums(q.c2, s.f, q.L);
-        if (smallest(q.L, bag.D) < TRUSTED<T>)
+        if (smallest(q.L, set.D) < MIN_RELIABLE_SUM<T>)
             return false;
-        each<T>(bag.D, [&](int64_t d) {
+        each<T>(set.D, [&](int64_t d) {
             const V<T> sum = ld(q.L + d);
             if (keep)
                 st(q.inverse + d, 1 / sum);
-            st(q.L + d, LN2<T> * log2v<T>(sum) + most);
+            st(q.L + d, LN2<T> * log2v<T>(sum) + max);
         });
         return true;
     }
 
     bool shared_rows(SinkhornStep<T> &s) {
         RowLse<T> &q = s.rows;
-        const T most = exponentials(s.u, bag.D, s.w);
-        const int64_t Dp = bag.Dp;
+        const T max = exponentials(s.u, set.D, s.w);
+        const int64_t Dp = set.Dp;
         const T *const E = this->E, *const factor = s.w;
         T *const sums = q.R;
-        row_blocks(0, bag.N, [&](auto rows, int64_t n) {
+        row_blocks(0, set.N, [&](auto rows, int64_t n) {
             constexpr int R = decltype(rows)::value;
             V<T> row[R] = {};
             each<T>(Dp, [&](int64_t d) {
@@ -219,26 +217,26 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
             for (int r = 0; r < R; ++r)
                 sums[n + r] = lane_sum<T>(row[r]);
         });
-        if (smallest(q.R, bag.N) < TRUSTED<T>)
+        if (smallest(q.R, set.N) < MIN_RELIABLE_SUM<T>)
             return false;
-        fill_padding(q.R, bag.N, T(1));
-        each<T>(bag.N, [&](int64_t n) {
+        fill_padding(q.R, set.N, T(1));
+        each<T>(set.N, [&](int64_t n) {
             const V<T> sum = ld(q.R + n);
             if (keep)
                 st(q.inverse + n, 1 / sum);
-            st(q.R + n, LN2<T> * log2v<T>(sum) + most);
+            st(q.R + n, LN2<T> * log2v<T>(sum) + max);
         });
         return true;
     }
 
     bool shared_pool() {
-        exponentials(v, bag.N, f);
-        const int64_t Dp = bag.Dp;
-        const T *const X = bag.X, *const E = this->E, *const factor = f;
+        exponentials(v, set.N, f);
+        const int64_t Dp = set.Dp;
+        const T *const X = set.X, *const E = this->E, *const factor = f;
         T *const den = last.inverse, *const num = mean;
         memset(den, 0, size_t(Dp) * sizeof(T));
         memset(num, 0, size_t(Dp) * sizeof(T));
-        row_blocks(0, bag.N, [&](auto rows, int64_t n) {
+        row_blocks(0, set.N, [&](auto rows, int64_t n) {
             each<T>(Dp, [&](int64_t d) {
                 V<T> s = ld(den + d), t = ld(num + d);
                 for (int r = 0; r < rows.value; ++r) {
@@ -250,7 +248,7 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
                 st(num + d, t);
             });
         });
-        if (smallest(den, bag.D) < TRUSTED<T>)
+        if (smallest(den, set.D) < MIN_RELIABLE_SUM<T>)
             return false;
         each<T>(Dp, [&](int64_t d) {
             const V<T> inverse = 1 / ld(den + d);
@@ -266,19 +264,19 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
     //     by v, with dR = -tau2 a dv:   sum dv tau2 (log q0 - H_n) = sum dv tau2 log q0 + sum dR H_n / a
     // where sum dR H = -sum dR log(inverse) - sum t exponent, t = P dR. Likewise by u.
     void reverse() {
-        const int64_t N = bag.N, D = bag.D, last_k = in.K() - 1;
+        const int64_t N = set.N, D = set.D, last_k = in.K() - 1;
         double moment = 0, da;
-        memset(dlog_p0, 0, size_t(bag.Dp) * sizeof(T));
-        memset(dlog_q0, 0, size_t(bag.Np) * sizeof(T));
-        memset(dv, 0, size_t(bag.Np) * sizeof(T));
-        memset(dR, 0, size_t(bag.Np) * sizeof(T));
-        memset(du, 0, size_t(bag.Dp) * sizeof(T));
-        bag.start_derivatives();
+        memset(dlog_p0, 0, size_t(set.Dp) * sizeof(T));
+        memset(dlog_q0, 0, size_t(set.Np) * sizeof(T));
+        memset(dv, 0, size_t(set.Np) * sizeof(T));
+        memset(dR, 0, size_t(set.Np) * sizeof(T));
+        memset(du, 0, size_t(set.Dp) * sizeof(T));
+        set.start_derivatives();
         if (in.plan()) {
             // log P = exponent + log inverse + log marginal, the marginal being norm(exp(R + v / a))
             const RowLse<T> &q = step(last_k).rows;
-            bag.load_derivatives(in.matrix(in.call().dout));
-            bag.reverse_plan(q, marginal, du, dv, moment);
+            set.load_derivatives(in.matrix(in.call().dout));
+            set.reverse_plan(q, marginal, du, dv, moment);
             da = LN2<double> * moment + entropy_part(dv, q.inverse, N);
             const T all = T(sum(dv, N));
             each<T>(N, [&](int64_t n) {
@@ -290,7 +288,7 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
             if (shared)
                 reverse_shared_pool(moment);
             else
-                bag.reverse_pool(last, in.dy(), mean, dv, moment, weight);
+                set.reverse_pool(last, in.dy(), mean, dv, moment, weight);
             da = LN2<double> * moment;
         }
         da = -da / step(last_k).a;
@@ -303,9 +301,9 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
                 st(dv + n, ld(dv + n) / T(a_of_v));
                 st(scratch_n + n, ld(log_q0 + n) - ld(s.rows.R + n));
             });
-            const T most_v = largest(scratch_n, N);
+            const T max_v = largest(scratch_n, N);
             const double dtau2 = s.a * total<T>(N, [&](int64_t n) {
-                return ld(dv + n) * (ld(scratch_n + n) - most_v);
+                return ld(dv + n) * (ld(scratch_n + n) - max_v);
             });
             da += s.tau2 * dot(dv, log_q0, N);
             each<T>(N, [&](int64_t n) {
@@ -313,22 +311,22 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
                 st(dlog_q0 + n, ld(dlog_q0 + n) + g);
                 st(dR + n, ld(dR + n) - g);
             });
-            memset(dv, 0, size_t(bag.Np) * sizeof(T));
+            memset(dv, 0, size_t(set.Np) * sizeof(T));
             da -= entropy_part(dR, s.rows.inverse, N) / s.a;
             moment = 0;
             reverse_rows(s, moment);
 
             // u = tau1 (a (log p0 - L) - top), L = log sum_n exp(X / a + v); du is by (u + top) / a and sums to 0
             each<T>(D, [&](int64_t d) {
-                st(scratch_d + d, a * (ld(log_p0 + d) - ld(s.columns.L + d)) - ld(bag.centred + d));
+                st(scratch_d + d, a * (ld(log_p0 + d) - ld(s.columns.L + d)) - ld(set.centred + d));
             });
-            const T most_u = largest(scratch_d, D);
+            const T max_u = largest(scratch_d, D);
             const double dtau1 = total<T>(D, [&](int64_t d) {
-                return ld(du + d) * (ld(scratch_d + d) - most_u);
+                return ld(du + d) * (ld(scratch_d + d) - max_u);
             }) / s.a;
             da += s.tau1 / s.a * dot(du, log_p0, D);
             // By top: du / a, and -tau1 times that through u.
-            bag.add_by_top(du, 1 / (s.a + in.weight(1, k)));
+            set.add_by_top(du, 1 / (s.a + in.alpha1(k)));
             each<T>(D, [&](int64_t d) {
                 const V<T> g = ld(du + d) * tau1;
                 st(dlog_p0 + d, ld(dlog_p0 + d) + g);
@@ -338,20 +336,20 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
             reverse_columns(s, moment);
             da -= LN2<double> * moment / s.a;
 
-            const double alpha1 = in.weight(1, k), alpha2 = in.weight(2, k);
+            const double alpha1 = in.alpha1(k), alpha2 = in.alpha2(k);
             const double sum1 = (s.a + alpha1) * (s.a + alpha1), sum2 = (s.a + alpha2) * (s.a + alpha2);
-            in.add_dweight(0, k, da - (dtau1 * alpha1 / sum1 + dtau2 * alpha2 / sum2));
-            in.add_dweight(1, k, dtau1 * s.a / sum1);
-            in.add_dweight(2, k, dtau2 * s.a / sum2);
-            memset(du, 0, size_t(bag.Dp) * sizeof(T));
-            memset(dR, 0, size_t(bag.Np) * sizeof(T));
+            in.add_derivative(UOTPOOL_ALPHA0, k, da - (dtau1 * alpha1 / sum1 + dtau2 * alpha2 / sum2));
+            in.add_derivative(UOTPOOL_ALPHA1, k, dtau1 * s.a / sum1);
+            in.add_derivative(UOTPOOL_ALPHA2, k, dtau2 * s.a / sum2);
+            memset(du, 0, size_t(set.Dp) * sizeof(T));
+            memset(dR, 0, size_t(set.Np) * sizeof(T));
             da = 0;
             a_of_v = s.a;
         }
         in.store_dpriors(dlog_p0, p0, dlog_q0, q0);
         if constexpr (Scaled)
-            in.store_dscale(bag);
-        bag.store_derivatives(in.matrix(in.call().dX));
+            in.store_dscale(set);
+        set.store_derivatives(in.matrix(in.call().dX));
     }
 
     // Sum of g log(inverse).
@@ -362,22 +360,22 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
         });
     }
 
-    // bag.reverse_pool the shared way. E is still that of the last module.
+    // set.reverse_pool the shared way. E is still that of the last step.
     void reverse_shared_pool(double &moment_sum) {
-        const int64_t Dp = bag.Dp;
+        const int64_t Dp = set.Dp;
         const T *const dy = in.dy();
-        for (int64_t d = 0; d < bag.D; ++d)
+        for (int64_t d = 0; d < set.D; ++d)
             weight[d] = dy[d] * last.inverse[d];
-        fill_padding(weight, bag.D, T(0));
-        const T *const X = bag.X, *const E = this->E, *const factor = f;
+        fill_padding(weight, set.D, T(0));
+        const T *const X = set.X, *const E = this->E, *const factor = f;
         const T *const by_column = weight, *const mean = this->mean;
         const T c = T(1 / step(in.K() - 1).a);
-        const auto scale = bag.scale;
-        T *const dX = bag.dX;
+        const auto scale = set.scale;
+        T *const dX = set.dX;
         double moment = 0;
-        row_blocks(0, bag.N, [&](auto rows, int64_t n) {
+        row_blocks(0, set.N, [&](auto rows, int64_t n) {
             constexpr int R = decltype(rows)::value;
-            auto products = bag.products(0);
+            auto products = set.products(0);
             V<T> row[R] = {};
             each<T>(Dp, [&](int64_t d) {
                 const V<T> g = ld(by_column + d), y = ld(mean + d);
@@ -396,39 +394,39 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
                 dv[n + r] = lane_sum<T>(row[r]);
             moment += lane_sum<T>(products.all);
         });
-        moment_sum += (double)c * LOG2E<double> * moment + LOG2E<double> * dot(dv, v, bag.N);
+        moment_sum += (double)c * LOG2E<double> * moment + LOG2E<double> * dot(dv, v, set.N);
     }
 
     // From dR: add to du; and, but for the shared way, to dX and the moment.
     void reverse_rows(SinkhornStep<T> &s, double &moment) {
         if (!shared) {
-            bag.reverse(s.rows, dR, weight, moment);
-            each<T>(bag.D, [&](int64_t d) { st(du + d, ld(du + d) + ld(weight + d)); });
+            set.reverse(s.rows, dR, weight, moment);
+            each<T>(set.D, [&](int64_t d) { st(du + d, ld(du + d) + ld(weight + d)); });
             return;
         }
-        each<T>(bag.N, [&](int64_t n) { st(dR + n, ld(dR + n) * ld(s.rows.inverse + n)); });
+        each<T>(set.N, [&](int64_t n) { st(dR + n, ld(dR + n) * ld(s.rows.inverse + n)); });
         column_sums(s.columns.c2, dR, du);
-        each<T>(bag.Dp, [&](int64_t d) { st(du + d, ld(du + d) * ld(s.w + d)); });
+        each<T>(set.Dp, [&](int64_t d) { st(du + d, ld(du + d) * ld(s.w + d)); });
     }
 
     // From dL: add to dv, dX and the moment; the shared way for both directions.
     void reverse_columns(SinkhornStep<T> &s, double &moment_sum) {
         if (!shared) {
-            bag.reverse(s.columns, dL, dv, moment_sum, weight);
+            set.reverse(s.columns, dL, dv, moment_sum, weight);
             return;
         }
-        each<T>(bag.D, [&](int64_t d) { st(weight + d, ld(dL + d) * ld(s.columns.inverse + d)); });
-        fill_padding(weight, bag.D, T(0));
+        each<T>(set.D, [&](int64_t d) { st(weight + d, ld(dL + d) * ld(s.columns.inverse + d)); });
+        fill_padding(weight, set.D, T(0));
         const T c = s.columns.c;
-        const int64_t Dp = bag.Dp;
-        const T *const X = bag.X, *const E = this->E, *const by_row = dR, *const factor = s.f;
+        const int64_t Dp = set.Dp;
+        const T *const X = set.X, *const E = this->E, *const by_row = dR, *const factor = s.f;
         const T *const by_column = weight, *const by_w = s.w;
-        const auto scale = bag.scale;
-        T *const dX = bag.dX;
+        const auto scale = set.scale;
+        T *const dX = set.dX;
         double moment = 0;
-        row_blocks(0, bag.N, [&](auto rows, int64_t n) {
+        row_blocks(0, set.N, [&](auto rows, int64_t n) {
             constexpr int R = decltype(rows)::value;
-            auto products = bag.products(0);
+            auto products = set.products(0);
             V<T> row[R] = {};
             each<T>(Dp, [&](int64_t d) {
                 const V<T> g = ld(by_column + d), w = ld(by_w + d);
@@ -448,9 +446,9 @@ template <class T, Place Where, bool Scaled> struct Sinkhorn {
             moment += lane_sum<T>(products.all);
         });
         // The exponents are c2 X + v over samples, and c2 X + u - max u over features.
-        const T most = largest(s.u, bag.D);
-        moment_sum += LOG2E<double> * (double(c) * moment + dot(dv, s.v, bag.N) + total<T>(bag.D, [&](int64_t d) {
-            return ld(du + d) * (ld(s.u + d) - most);
+        const T max = largest(s.u, set.D);
+        moment_sum += LOG2E<double> * (double(c) * moment + dot(dv, s.v, set.N) + total<T>(set.D, [&](int64_t d) {
+            return ld(du + d) * (ld(s.u + d) - max);
         }));
     }
 };

@@ -1,9 +1,14 @@
-// What the solvers have in common: where a bag's numbers come from and where its results go.
+// What the solvers have in common: where a set's numbers come from and where its results go.
 #pragma once
 
-#include "bag.h"
+#include "set.h"
 
 namespace {
+
+// What a step divides by in its exponents, and what the potentials that it leaves to later ones are multiples of.
+struct Units {
+    double divides, leaves;
+};
 
 template <class T> struct Source {
     const Job *job;
@@ -18,38 +23,57 @@ template <class T> struct Source {
     int64_t start() const { return call().rows ? 0 : first; }
     int64_t row(int64_t i) const { return rows() ? rows()[i] : first + i; }
 
-    // An array of M rows, as the rows of this bag.
+    // An array of M rows, as the rows of this set.
     CallerMatrix<T> matrix(const void *array) const {
         return {array ? (T *)array + start() * call().D : nullptr, rows(), call().D};
     }
-    // How many times its own rounding an exponent of the solver can be off by, in a bag of this depth (Bag). It is a
-    // number of units, rounded as one; and the potentials that a module leaves are rounded in its unit but divided by
-    // that of the next.
+    // How many times its own rounding an exponent of the solver can be off by, in a set of this depth (Set): by X, and
+    // by the potentials that the steps before left, logarithms of probabilities times a number of theirs. Such a
+    // logarithm can be as large as the priors are uneven, and what is lost of it adds up over steps: 32 is measured.
     template <class Solver> double magnified(double depth) const {
-        double most = 0, before = 0;
+        const double logarithms = 32 + spread(call().log_p0, call().D, [&](int64_t d) {
+            return call().p0_shared ? d : b * call().D + d;
+        }) + spread(call().log_q0, n, [&](int64_t i) { return row(i); });
+        double max = 0, before = 0;
         for (int64_t k = 0; k < K(); ++k) {
-            const double unit = Solver::unit(*this, k), here = (depth > before ? depth : before) / unit;
-            most = here > most ? here : most;
-            before = unit > before ? unit : before;
+            const Units units = Solver::units(*this, k);
+            const double here = (depth > before ? depth : before) / units.divides;
+            max = here > max ? here : max;
+            before = units.leaves * logarithms > before ? units.leaves * logarithms : before;
         }
-        return most;
+        return max;
+    }
+    // The distance of the largest and the smallest of these numbers of an array; 0 without one.
+    template <class F> static double spread(const void *array, int64_t count, F place) {
+        const T *const numbers = (const T *)array;
+        double low = 0, high = 0;
+        for (int64_t i = 0; numbers && i < count; ++i) {
+            const double x = numbers[place(i)];
+            low = i == 0 || x < low ? x : low;
+            high = i == 0 || x > high ? x : high;
+        }
+        return high - low;
     }
     void load_scale(T *scale) const {
         const uotpool_call &c = call();
-        const T *const given = (const T *)c.scale;
-        if (c.scale_length > 1)
+        const T *const given = (const T *)job->scale;
+        if (job->scale_length > 1)
             memcpy(scale, given, size_t(c.D) * sizeof(T));
         else
             each<T>(c.D, [&](int64_t d) { st(scale + d, given[0] - V<T>{}); });
         fill_padding(scale, c.D, T(0));
     }
-    double weight(int which, int64_t k) const { return ((const T *)call().weights)[which * K() + k]; }
-    void add_dweight(int which, int64_t k, double value) const {
-        if (job->dweights)
-            job->dweights[((b - job->begin) * job->weights + which) * K() + k] += value;
+    double alpha0(int64_t k) const { return coefficient(UOTPOOL_ALPHA0, k); }
+    double alpha1(int64_t k) const { return coefficient(UOTPOOL_ALPHA1, k); }
+    double alpha2(int64_t k) const { return coefficient(UOTPOOL_ALPHA2, k); }
+    double rho(int64_t k) const { return coefficient(UOTPOOL_RHO, k); }
+    double coefficient(int which, int64_t k) const { return ((const T *)job->coefficients)[which * K() + k]; }
+    void add_derivative(int which, int64_t k, double value) const {
+        if (job->dcoefficients)
+            job->dcoefficients[(b * job->per_step + which) * K() + k] += value;
     }
 
-    // log p0 and log q0 of the bag, normalised, and themselves.
+    // log p0 and log q0 of the set, normalised, and themselves.
     void log_priors(T *log_p0, T *p0, T *log_q0, T *q0) const {
         const uotpool_call &c = call();
         if (const T *p = (const T *)c.log_p0) {
@@ -82,7 +106,7 @@ template <class T> struct Source {
         const uotpool_call &c = call();
         if (job->dlog_p0) {
             const T total = T(sum(dlog_p0, c.D));
-            T *out = (T *)job->dlog_p0 + (b - job->begin) * c.D;
+            T *out = (T *)job->dlog_p0 + b * c.D;
             for (int64_t d = 0; d < c.D; ++d)
                 out[d] = dlog_p0[d] - p0[d] * total;
         }
@@ -95,12 +119,12 @@ template <class T> struct Source {
 
     // The derivative by the scale of feature d is the sum over n of X times that by Z = s X through the plan. One scale
     // for all features sees no constant in X, which leaves the plan as it is.
-    template <class Bag> void store_dscale(const Bag &bag) const {
+    template <class Set> void store_dscale(const Set &set) const {
         if (!job->dscale)
             return;
-        const T *const top = bag.top, *const by_top = bag.by_top;
-        const int64_t D = bag.D, length = call().scale_length;
-        double *const out = job->dscale + (b - job->begin) * length;
+        const T *const top = set.top, *const by_top = set.by_top;
+        const int64_t D = set.D, length = job->scale_length;
+        double *const out = job->dscale + b * length;
         if (length > 1) {
             for (int64_t d = 0; d < D; ++d)
                 out[d] += double(top[d]) * double(by_top[d]);
@@ -108,8 +132,8 @@ template <class T> struct Source {
             const T constant = top[0];
             out[0] += total<T>(D, [&](int64_t d) { return (ld(top + d) - constant) * ld(by_top + d); });
         }
-        for (int64_t i = 0; i < bag.chunks; ++i) {
-            const T *const part = bag.by_scale + i * bag.Dp;
+        for (int64_t i = 0; i < set.chunks; ++i) {
+            const T *const part = set.by_scale + i * set.Dp;
             for (int64_t d = 0; length > 1 && d < D; ++d)
                 out[d] += double(part[d]);
             if (length == 1)

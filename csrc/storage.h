@@ -1,4 +1,4 @@
-// Where the numbers of one bag are, and loops over its rows.
+// Where the numbers of one set are, and loops over its rows.
 #pragma once
 
 #include "job.h"
@@ -30,7 +30,7 @@ template <class F> UOTPOOL_INLINE void row_blocks(int64_t begin, int64_t end, F 
         f(Int<1>{}, n);
 }
 
-// A small bag is copied to scratch, where it stays in the cache. A large one would not, and a copy of it would only
+// A small set is copied to scratch, where it stays in the cache. A large one would not, and a copy of it would only
 // cost memory: it is read, and its derivative written, where the caller has them.
 enum Place { IN_SCRATCH, IN_PLACE };
 
@@ -235,15 +235,13 @@ template <class T, Place Where> struct Storage {
         max_chunks(m);
     }
 
-    // The same where rows come in blocks: f(begin, end, take) calls take(row) for each row of a chunk.
+    // The same where f(begin, end, max) puts the largest of each feature in a chunk to `max`, -infinity at first.
     template <class F> void max_rows(T *m, const F &f) {
         over_chunks([&](int64_t begin, int64_t end, int64_t i) {
             const int64_t Dp = this->Dp;
             T *const pm = chunks == 1 ? m : partial + i * Dp;
             each<T>(Dp, [&](int64_t d) { st(pm + d, T(-__builtin_inf()) - V<T>{}); });
-            f(begin, end, [=](const T *row) {
-                each<T>(Dp, [=](int64_t d) { st(pm + d, vmax(ld(row + d), ld(pm + d))); });
-            });
+            f(begin, end, pm);
         });
         max_chunks(m);
     }

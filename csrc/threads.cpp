@@ -1,4 +1,4 @@
-#include "threads.h"
+#include "api.h"
 
 #include <atomic>
 #include <condition_variable>

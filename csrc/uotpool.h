@@ -1,9 +1,9 @@
 /* C interface of the fused kernels. Raw pointers, 64-bit sizes, a status; nothing of torch or Python.
  *
- * A batch is B sets ("bags") of samples. X has M rows of D features, contiguous. Which rows belong to which bag:
- *   rows == NULL, ptr == NULL   bag b has the rows b N .. (b + 1) N - 1
- *   rows == NULL, ptr != NULL   bag b has the rows ptr[b] .. ptr[b + 1] - 1
- *   rows != NULL                bag b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1], each row at most once in all;
+ * A batch is B sets of samples. X has M rows of D features, contiguous. Which rows belong to which set:
+ *   rows == NULL, ptr == NULL   set b has the rows b N .. (b + 1) N - 1
+ *   rows == NULL, ptr != NULL   set b has the rows ptr[b] .. ptr[b + 1] - 1
+ *   rows != NULL                set b has the rows rows[ptr[b]] .. rows[ptr[b + 1] - 1], each row at most once in all;
  *                               others are absent
  * `dtype` is that of every floating array.
  */
@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define UOTPOOL_ABI 6
+#define UOTPOOL_ABI 8
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,14 +31,24 @@ enum {
     UOTPOOL_NO_SUCH_ISA = 5 /* not built, or not of this CPU */
 };
 
-/* What the parameters of a layer are to its weights and scales: the weight itself; log(1 + exp(raw)) + UOTPOOL_FLOOR;
- * exp(UOTPOOL_RATE raw) from 1 / UOTPOOL_LOG_LIMIT to UOTPOOL_LOG_LIMIT, without a derivative beyond; or UOTPOOL_RATE
- * raw. */
-enum { UOTPOOL_VALUE = 0, UOTPOOL_SOFTPLUS = 1, UOTPOOL_LOG = 2, UOTPOOL_TIMES_RATE = 3 };
+/* The coefficients of a call, in this order. */
+enum { UOTPOOL_ALPHA0 = 0, UOTPOOL_ALPHA1, UOTPOOL_ALPHA2, UOTPOOL_RHO, UOTPOOL_SCALE, UOTPOOL_COEFFICIENTS };
+
+/* What the numbers of a coefficient are: there is none; doubles, fixed; or numbers in the dtype of the call, which
+ * derivatives can be asked for: itself; raw, of log(1 + exp(raw)) + UOTPOOL_FLOOR; of exp(UOTPOOL_RATE raw) from
+ * 1 / UOTPOOL_LIMIT to UOTPOOL_LIMIT, without a derivative beyond; or of UOTPOOL_RATE raw (the scale alone). */
+enum {
+    UOTPOOL_NONE = 0,
+    UOTPOOL_FIXED = 1,
+    UOTPOOL_IDENTITY = 2,
+    UOTPOOL_SOFTPLUS = 3,
+    UOTPOOL_EXP = 4,
+    UOTPOOL_LINEAR = 5
+};
 
 #define UOTPOOL_FLOOR 1e-6
 #define UOTPOOL_RATE 10.0
-#define UOTPOOL_LOG_LIMIT 1e6
+#define UOTPOOL_LIMIT 1e6
 
 typedef struct uotpool_call {
     int64_t dtype;
@@ -46,50 +56,25 @@ typedef struct uotpool_call {
     int64_t head;
     int64_t K, B, M, N, D;
     int64_t threads;
-    int64_t p0_shared;     /* log_p0 is (D), one for all bags; else (B, D) */
-    int64_t raw_length[4]; /* 0 for all: the weights are in `weights`; else each is made of its `raw`: 1, the same for
-                              all modules, or K. 0 beyond the rows of `weights` */
-    int64_t raw_form[4];   /* how a weight is made of its `raw`: UOTPOOL_VALUE, _SOFTPLUS or _LOG; 0 without one */
-    int64_t scale_length;  /* 0: the plan is that of X; else of scale X, and X itself is pooled: 1, a scale for all
-                              features, or D */
-    int64_t scale_form;    /* how a scale is made of what is in `scale`: UOTPOOL_VALUE or UOTPOOL_TIMES_RATE */
+    int64_t p0_shared;     /* log_p0 is (D), one for all sets; else (B, D) */
+    int64_t transform[UOTPOOL_COEFFICIENTS];
+    int64_t length[UOTPOOL_COEFFICIENTS]; /* 1, the same for all steps, or K; of the scale 1, for all features, or D; 0
+                                             without one. Bregman ADMM has a rho, Sinkhorn none. With a scale, the plan
+                                             is that of scale X, and X itself is pooled */
     const void *X;         /* (M, D) */
     const int64_t *ptr;    /* (B + 1) */
     const int64_t *rows;   /* (ptr[B]) */
     const void *log_p0;    /* NULL: uniform */
-    const void *log_q0;    /* (M); NULL: uniform in each bag */
-    const void *weights;   /* (3, K): alpha0, alpha1, alpha2; (4, K) with rho for Bregman ADMM. NULL with raw */
-    const void *scale;     /* (scale_length), of any sign. NULL without scale_length */
+    const void *log_q0;    /* (M); NULL: uniform in each set */
+    const void *coefficient[UOTPOOL_COEFFICIENTS]; /* (length) each */
     const void *dout;      /* backward: derivative by the output, (B, D) or (M, D) */
     void *out;             /* forward: (B, D) pooled, or the plan (M, D) */
-    void *dX;              /* backward, each of these NULL where not wanted: (M, D). A large bag needs room for it in
+    void *dX;              /* backward, each of these NULL where not wanted: (M, D). A large set needs room for it in
                               scratch then */
     void *dlog_p0;         /* shape of log_p0 */
     void *dlog_q0;         /* (M) */
-    void *dweights;        /* shape of weights. NULL with raw */
-    void *dscale;          /* by what is in scale, in its shape */
-    const void *raw[4];    /* (raw_length) each, as many as `weights` has rows; NULL without raw_length */
-    void *draw[4];         /* shape of raw */
+    void *dcoefficient[UOTPOOL_COEFFICIENTS]; /* by what is in `coefficient`; NULL of a fixed one */
 } uotpool_call;
-
-/* Local pooling of images by Sinkhorn with uniform priors. Output (i, j) is the pooled output of one bag: its samples
- * are the positions of X with h in i stride_h - padding_h + (0 .. kernel_h - 1) and likewise w, as far as they are in
- * the image, its features the C channels. A window with no position gives zeros. */
-typedef struct uotpool_window_call {
-    int64_t dtype, channels_last; /* 0: X is (B, C, H, W) in memory, out (B, C, out_h, out_w); 1: C is last */
-    int64_t K, B, C, H, W;
-    int64_t kernel_h, kernel_w, stride_h, stride_w, padding_h, padding_w, out_h, out_w;
-    int64_t threads;
-    int64_t scale_length;  /* as above: 0, 1 or C */
-    const void *X;
-    const void *weights;   /* (3, K): alpha0, alpha1, alpha2 */
-    const void *scale;     /* (scale_length) */
-    const void *dout;      /* backward: as out */
-    void *out;             /* forward */
-    void *dX;              /* backward, each of these NULL where not wanted: as X */
-    void *dweights;        /* (3, K) */
-    void *dscale;          /* (scale_length) */
-} uotpool_window_call;
 
 int uotpool_abi(void);
 
@@ -101,39 +86,16 @@ int uotpool_isa(void);
 int uotpool_has_isa(int isa);
 int uotpool_set_isa(int isa);
 
-/* All of `out`, or of every wanted derivative, is written: zeros where a bag is empty or a row absent. */
+/* All of `out`, or of every wanted derivative, is written: zeros where a set is empty or a row absent. */
 int uotpool_forward(const uotpool_call *call);
 int uotpool_backward(const uotpool_call *call);
 
-/* The same for the bags begin .. end - 1 alone, so that a caller can cut a long call into pieces and stop in between.
- * Pieces that follow each other from 0 to B give the bits of one call: what all bags share is summed over the pieces in
- * order, dlog_p0 in place, the others by `carry`, numbers that belong to the caller: 3 K, or 4 K with rho, for the
- * weights, and scale_length (NULL: as in one call, begin = 0). The piece with begin = 0 starts the sums, and writes the zeros of
- * absent rows. */
-int uotpool_forward_bags(const uotpool_call *call, int64_t begin, int64_t end);
-int uotpool_backward_bags(const uotpool_call *call, int64_t begin, int64_t end, double *carry);
-
-/* All of `out`, or of every wanted derivative, is written. */
-int uotpool_window_forward(const uotpool_window_call *call);
-int uotpool_window_backward(const uotpool_window_call *call);
-
-/* The same for the images begin .. end - 1, as above; `carry` has 3 K + scale_length numbers. */
-int uotpool_window_forward_images(const uotpool_window_call *call, int64_t begin, int64_t end);
-int uotpool_window_backward_images(const uotpool_window_call *call, int64_t begin, int64_t end, double *carry);
-
-/* Largest scratch of one thread in bytes, for the bags of this call. Negative: minus a status. A float32 bag whose
- * numbers are too far apart for it is solved in double, with as much again and more (widen.h). */
+/* Largest scratch of one thread in bytes, for the sets of this call. Negative: minus a status. A float32 set whose
+ * numbers are too far apart for it is solved in double, with as much again and more (widen.cpp). */
 int64_t uotpool_scratch(const uotpool_call *call, int backward);
 
-/* Scratch of 256 KiB and more is kept for the next call, up to a limit of bytes in all (128 MiB until another is set).
- * Free what is kept and not in use: how many bytes that was. How many are kept. Set the limit, and free what is above
- * it; negative: leave it. It returns the limit. All of them may be called at any time from any thread. */
-int64_t uotpool_free_scratch(void);
-int64_t uotpool_kept_scratch(void);
-int64_t uotpool_limit_scratch(int64_t bytes);
-
-/* Rows grouped by bag in their order, from the bag of each row (any order) and which rows are there (one byte
- * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of bag i / N. */
+/* Rows grouped by set in their order, from the set of each row (any order) and which rows are there (one byte
+ * each, or NULL). Fills ptr (B + 1) and rows (M; zeros from ptr[B] on). index NULL: row i is of set i / N. */
 int uotpool_group(const int64_t *index, const uint8_t *present, int64_t M, int64_t B, int64_t N, int64_t *ptr,
                   int64_t *rows);
 

@@ -1,10 +1,8 @@
-#include "widen.h"
-
-#include "scratch.h"
+#include "api.h"
 
 namespace {
 
-// Numbers of the bag in an array of the caller, and in one of their own: `width` of each of its rows, or `width` from
+// Numbers of the set in an array of the caller, and in one of their own: `width` of each of its rows, or `width` from
 // `at` on.
 struct Part {
     float *narrow;
@@ -14,8 +12,8 @@ struct Part {
     int64_t at;
 };
 
-// The bag as a batch of one, whose rows follow each other. With no memory it only counts.
-struct WideBag {
+// The set as a batch of one, whose rows follow each other. With no memory it only counts.
+struct WideSet {
     const uotpool_call &given;
     const int64_t first, n;
     double *memory;
@@ -25,10 +23,10 @@ struct WideBag {
     uotpool_call call;
     Job job;
 
-    WideBag(const Job &from, int64_t b, int64_t first_row, int64_t rows, double *block)
+    WideSet(const Job &from, int64_t b, int64_t first_row, int64_t rows, double *block)
         : given(*from.call), first(first_row), n(rows), memory(block), call(given),
-          job{&call, from.backward, from.weights, 0, 1, nullptr, nullptr, nullptr} {
-        const int64_t D = given.D, weights = from.weights * given.K;
+          job(from) {
+        const int64_t D = given.D, values = from.per_step * given.K;
         const bool plan = given.head == UOTPOOL_PLAN;
         call.dtype = UOTPOOL_FLOAT64;
         call.B = call.p0_shared = 1;
@@ -37,22 +35,23 @@ struct WideBag {
         call.X = input({(float *)given.X, nullptr, D, true, 0});
         call.log_q0 = input({(float *)given.log_q0, nullptr, 1, true, 0});
         call.log_p0 = input({(float *)given.log_p0, nullptr, D, false, given.p0_shared ? 0 : b * D});
-        call.weights = input({(float *)given.weights, nullptr, weights, false, 0});
-        call.scale = input({(float *)given.scale, nullptr, given.scale_length, false, 0});
+        job.call = &call;
+        job.coefficients = input({(float *)from.coefficients, nullptr, values, false, 0});
+        job.scale = input({(float *)from.scale, nullptr, from.scale_length, false, 0});
         call.out = call.dX = call.dlog_q0 = nullptr;
-        call.dlog_p0 = call.dweights = call.dscale = nullptr; // of each bag they are in the job
+        call.dlog_p0 = job.dlog_p0 = nullptr; // of each set it is in the job
         if (from.backward) {
             call.dout = input({(float *)given.dout, nullptr, D, plan, b * D});
             call.dX = output({(float *)given.dX, nullptr, D, true, 0});
             call.dlog_q0 = output({(float *)given.dlog_q0, nullptr, 1, true, 0});
-            job.dlog_p0 = output({(float *)from.dlog_p0, nullptr, D, false, (b - from.begin) * D});
-            job.dscale = from.dscale ? from.dscale + (b - from.begin) * given.scale_length : nullptr;
-            job.dweights = from.dweights ? from.dweights + (b - from.begin) * weights : nullptr;
+            job.dlog_p0 = output({(float *)from.dlog_p0, nullptr, D, false, b * D});
+            job.dscale = from.dscale ? from.dscale + b * from.scale_length : nullptr;
+            job.dcoefficients = from.dcoefficients ? from.dcoefficients + b * values : nullptr;
         } else {
             call.out = output({(float *)given.out, nullptr, D, plan, b * D});
         }
     }
-    WideBag(const WideBag &) = delete; // `job` points into it
+    WideSet(const WideSet &) = delete; // `job` points into it
 
     double *input(Part part) { return part.narrow ? place(inputs[input_count++] = part) : nullptr; }
     double *output(Part part) { return part.narrow ? place(outputs[output_count++] = part) : nullptr; }
@@ -87,17 +86,14 @@ struct WideBag {
 } // namespace
 
 int solve_in_double(const Job &job, const Kernels &kernels, int64_t b, int64_t first, int64_t n, const Team &team) {
-    const WideBag counted(job, b, first, n, nullptr);
-    const Scratch numbers = take_scratch(size_t(counted.used) * sizeof(double));
-    const WideBag bag(job, b, first, n, (double *)numbers.memory);
-    const Scratch scratch = take_scratch(kernels.scratch(&bag.job, n));
-    const bool got = numbers.memory && scratch.memory;
-    if (got) {
-        bag.load();
-        kernels.bag(&bag.job, 0, 0, n, scratch.memory, &team);
-        bag.store();
-    }
-    give_scratch(scratch);
-    give_scratch(numbers);
-    return got ? UOTPOOL_OK : UOTPOOL_NO_MEMORY;
+    const WideSet counted(job, b, first, n, nullptr);
+    const Memory numbers(size_t(counted.used) * sizeof(double));
+    const WideSet set(job, b, first, n, (double *)numbers.get());
+    const Memory scratch(kernels.scratch(&set.job, n));
+    if (!numbers.get() || !scratch.get())
+        return UOTPOOL_NO_MEMORY;
+    set.load();
+    kernels.solve(&set.job, 0, 0, n, scratch.get(), &team);
+    set.store();
+    return UOTPOOL_OK;
 }

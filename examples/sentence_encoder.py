@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizerFast
 from transformers.utils import logging
 
-from uotpool import param_groups
+from uotpool import Learned, param_groups
 from uotpool.integrations.sentence_transformers import UOTPooling
 
 COMMON = "the film was long and we saw it in a small old town where rain fell on every street"
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
             dim = model.get_embedding_dimension()
             assert dim is not None
             if name == "uot":
-                model[1] = UOTPooling(dim, start="mean")
+                model[1] = UOTPooling(dim, scale=Learned(0.0))
             head = nn.Linear(dim, 2)
             train(model, head, *sentences(400, seed=1), args.epochs)
             # What is tested is what a user of the saved model gets.

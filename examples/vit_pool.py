@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from transformers import IJepaConfig, IJepaForImageClassification, ViTConfig, ViTForImageClassification
 
-from uotpool import UOTPooling, param_groups
+from uotpool import Learned, UOTPooling, param_groups
 
 POOLS = ("class", "mean", "uot")
 SIZES = {
@@ -40,7 +40,7 @@ class Pooled(nn.Module):
     def __init__(self, encoder: Any, classifier: nn.Module, prefix: int = 0) -> None:
         super().__init__()
         self.encoder, self.classifier, self.prefix = encoder, classifier, prefix
-        self.pool = UOTPooling(encoder.config.hidden_size, start="mean")
+        self.pool = UOTPooling(encoder.config.hidden_size, scale=Learned(0.0))
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.encoder(images).last_hidden_state

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests import tolerances as tol
 from tests.cases import FORMULATIONS, SOLVERS
-from uotpool import UOTPooling
+from tests.spelling import classic
 
 WORLD = 2
 STEPS = 2
@@ -34,7 +34,7 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.before = nn.Linear(4, D)
-        self.pool = UOTPooling.classic(D, **settings)
+        self.pool = classic(D, **settings)
         self.after = nn.Linear(D, 2)
 
     def forward(self, X: Tensor, mask: Tensor) -> Tensor:

@@ -13,15 +13,12 @@ from torch.export import Dim
 
 from tests import tolerances as tol
 from tests.cases import SOLVERS
+from tests.spelling import classic
 from uotpool import (
     AdaptiveUOTPool2d,
-    MixedMeanMax,
+    Sinkhorn,
     UOTPool2d,
-    UOTPooling,
-    replace_global_pool,
-    replace_local_pools,
 )
-from uotpool.integrations.pyg import UOTAggregation
 from uotpool.zoo import build
 
 D = 4
@@ -64,20 +61,18 @@ SETS = {"0": {0: "B", 1: "N"}, "1": {0: "B", 1: "N"}}
 IMAGES = {"0": {0: "B", 2: "H", 3: "W"}}
 # Of two modules: a loop, and half of the time that exporters take for the default of four.
 LAYERS: dict[str, Any] = {
-    f"UOTPooling {s}": lambda s=s: UOTPooling.classic(D, solver=s, K=2, p0="learned", q0="learned")
-    for s in SOLVERS
+    f"UOTPooling {s}": lambda s=s: classic(D, solver=s, K=2, p0="learned", q0="learned") for s in SOLVERS
 }
 LAYERS |= {
-    "start": lambda: UOTPooling.classic(D, K=2, start="mean"),
-    "MixedMeanMax": lambda: MixedMeanMax(D),
+    "start": lambda: classic(D, K=2, start="mean"),
     "zoo": lambda: build("gated-attention", D),
 }
 POOLS = {
-    "global": lambda: AdaptiveUOTPool2d(D, K=2),
-    "adaptive": lambda: AdaptiveUOTPool2d(D, (3, None), K=2),
-    "2": lambda: UOTPool2d(D, 2, K=2),
-    "3, 2, 1": lambda: UOTPool2d(D, 3, 2, 1, K=2),
-    "ceil": lambda: UOTPool2d(D, 3, 2, ceil_mode=True, K=2),
+    "global": lambda: AdaptiveUOTPool2d(D, solver=Sinkhorn(2)),
+    "adaptive": lambda: AdaptiveUOTPool2d(D, (3, None), solver=Sinkhorn(2)),
+    "2": lambda: UOTPool2d(D, 2, solver=Sinkhorn(2)),
+    "3, 2, 1": lambda: UOTPool2d(D, 3, 2, 1, solver=Sinkhorn(2)),
+    "ceil": lambda: UOTPool2d(D, 3, 2, ceil_mode=True, solver=Sinkhorn(2)),
 }
 SIZES = ((2, D, 8, 8), (1, D, 9, 12), (3, D, 11, 7))  # of which the first is the example
 
@@ -90,16 +85,11 @@ def test_onnx_by_tracing(name):
         close(run(randn(B, N, D)), layer(randn(B, N, D)))
 
 
-def test_onnx_by_tracing_of_fixed_sizes():
-    for layer, size in ((UOTPooling.classic(D), (2, 5, D)), (POOLS["ceil"](), SIZES[0])):
-        close(traced(layer, (randn(*size),))(randn(*size)), layer(randn(*size)))
-
-
 def test_onnx_by_tracing_with_a_mask():
     def mask(B, N):
         return torch.arange(N) < torch.arange(B)[:, None] % N + 1
 
-    layer = UOTPooling.classic(D)
+    layer = classic(D)
     for args in ((randn(2, 5, D), {"mask": mask(2, 5)}), (randn(2, 5, D), None, None, None, mask(2, 5))):
         axes = {str(i): SETS["0"] for i in range(5)}
         run = traced(layer, args, {"0": SETS["0"], "1": SETS["0"]} if len(args) == 2 else axes)
@@ -109,7 +99,7 @@ def test_onnx_by_tracing_with_a_mask():
 
 def test_onnx_by_tracing_of_ragged_sets():
     """Torch's exporter writes an index_add that forgets repeated indices: the model was silently wrong."""
-    layer = UOTPooling.classic(D)
+    layer = classic(D)
     run = traced(layer, (randn(9, D), torch.arange(9) % 3), {"0": {0: "M"}, "1": {0: "M"}})
     for M in (9, 20):
         close(run(randn(M, D), torch.arange(M) % 3), layer(randn(M, D), torch.arange(M) % 3))
@@ -127,17 +117,6 @@ def test_onnx_by_tracing_of_images(name):
         close(run(randn(*size)), layer(randn(*size)))
 
 
-def test_onnx_by_tracing_of_a_swapped_network():
-    layers = nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 16, 3, 2, 1)
-    model = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(16, 4))
-    model = replace_local_pools(replace_global_pool(model)).eval()
-    with torch.no_grad():
-        model.get_submodule("5.pool").raw_scale.fill_(0.1)
-    run = traced(model, (randn(2, 3, 64, 64),), IMAGES)
-    for size in ((2, 3, 64, 64), (1, 3, 96, 80), (5, 3, 71, 65)):
-        close(run(randn(*size)), model(randn(*size)))
-
-
 # --- torch.export, and ONNX by it
 
 
@@ -153,7 +132,7 @@ EXPORTED = [(name, "auto") for name in POOLS] + [("adaptive", "reference"), ("3,
 @pytest.mark.parametrize(("name", "impl"), EXPORTED)
 def test_export_of_images_of_any_size(name, impl):
     layer = POOLS[name]()
-    layer.pool.options = layer.pool.options._replace(impl=impl)
+    layer.pool.impl = impl
     program = torch.export.export(layer, (randn(*SIZES[0]),), dynamic_shapes=(dynamic(),)).module()
     for size in SIZES:
         close(program(randn(*size)), layer(randn(*size)))
@@ -165,9 +144,11 @@ class Poolings(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.before = nn.Linear(5, D)
-        self.pools = nn.ModuleList(UOTPooling.classic(D, solver=s, K=1, q0="learned") for s in SOLVERS)
+        self.pools = nn.ModuleList(classic(D, solver=s, K=1, q0="learned") for s in SOLVERS)
         self.after = nn.Linear(len(SOLVERS) * D, 2)
-        self.windows = nn.ModuleList([UOTPool2d(D, 2, K=1), UOTPool2d(D, 3, 2, ceil_mode=True, K=1)])
+        self.windows = nn.ModuleList(
+            [UOTPool2d(D, 2, solver=Sinkhorn(1)), UOTPool2d(D, 3, 2, ceil_mode=True, solver=Sinkhorn(1))]
+        )
 
     def forward(self, X: Tensor, images: Tensor) -> list[Tensor]:
         X = self.before(X.transpose(1, 2)).relu()
@@ -213,7 +194,7 @@ class Both(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pools = nn.ModuleList([UOTPooling.classic(D, K=1, impl=impl) for impl in ("auto", "reference")])
+        self.pools = nn.ModuleList([classic(D, K=1, impl=impl) for impl in ("auto", "reference")])
 
     def forward(self, X: Tensor) -> list[Tensor]:
         return [pool(X) for pool in self.pools]
@@ -246,40 +227,9 @@ def test_traced_layers_on_other_sizes(name):
         close(traced(randn(B, N, D)), layer(randn(B, N, D)))
 
 
-@pytest.mark.parametrize("name", POOLS)
-def test_traced_layers_on_other_images(name):
-    layer = POOLS[name]().eval()
-    traced = saved(torch.jit.trace(layer, (randn(*SIZES[0]),)))
-    for size in SIZES:
-        close(traced(randn(*size)), layer(randn(*size)))
-
-
-def test_traced_layer_in_training():
-    """Plain operators of torch, so with derivatives."""
-    layer, X = UOTPooling.classic(D), randn(3, 6, D).requires_grad_()
-    traced = torch.jit.trace(layer, (randn(2, 5, D),))
-    grads = [torch.autograd.grad(f(X).square().sum(), [X, *layer.parameters()]) for f in (traced, layer)]
-    for got, want in zip(*grads, strict=True):
-        close(got, want)
-
-
 def saved(traced: Any) -> Any:
     """Save and load the model, as another process would get it."""
     file = io.BytesIO()
     torch.jit.save(traced, file)
     file.seek(0)
     return torch.jit.load(file)
-
-
-OURS: dict[str, Any] = LAYERS | POOLS | {"UOTAggregation": lambda: UOTAggregation(D)}
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_scripting_is_refused_with_the_way_out(name):
-    """It pointed to a line of ours that TorchScript cannot parse, also for a model that has a layer inside."""
-    layer = OURS[name]()
-    for model in (layer, nn.Sequential(nn.Linear(D, D), nn.ModuleDict({"inner": layer}))):
-        with pytest.raises(
-            RuntimeError, match=rf"^{type(layer).__name__}: torch.jit.script .*torch.export.export"
-        ):
-            torch.jit.script(model)

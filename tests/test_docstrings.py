@@ -13,8 +13,7 @@ from uotpool import zoo
 
 SHOWN = [
     *(uotpool.UOTPooling, uotpool.UOTAssignment, uotpool.UOTPool2d, uotpool.replace_global_pool, zoo.build),
-    *(uotpool.uot_pool, uotpool.uot_plan, uotpool.objective, uotpool.duality_gap, uotpool.plan_stats),
-    uotpool.suggest_rho,
+    *(uotpool.Problem, uotpool.uot_pool, uotpool.Learned),
 ]
 
 
@@ -22,7 +21,9 @@ SHOWN = [
 def test_examples_run(shown):
     module = sys.modules[shown.__module__]
     finder = doctest.DocTestFinder(recurse=False, exclude_empty=True)
-    found = finder.find(shown, globs=vars(module) | {"torch": torch})
+    found = finder.find(
+        shown, globs=vars(module) | vars(uotpool) | {"torch": torch, "nn": torch.nn, "uotpool": uotpool}
+    )
     assert found, "expected an example"
     for example in found:
         said = []

@@ -8,7 +8,7 @@ from uotpool_experiments.datasets import status
 
 from examples.graph_readout import WIDTH, GraphClassifier, accuracy, as_pyg, main, train
 from experiments.tests.tasks.test_graph_task import rings_and_stars
-from uotpool.pyg import UOTAggregation
+from uotpool.integrations.pyg import UOTAggregation
 
 
 @pytest.mark.parametrize("solver", ["sinkhorn", "badmm-e"])

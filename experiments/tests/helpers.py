@@ -78,7 +78,7 @@ def table_of_runs(values: dict[tuple[str, str, str], list[float]], **more: float
 def command(*words: str) -> list[str]:
     """`uotpool` with these words; it heeds Ctrl-C, which a process of tests in the background ignores."""
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    return [sys.executable, "-c", f"{heed}; from uotpool_command import main; main()", *words]
+    return [sys.executable, "-c", f"{heed}; from uotpool.cli import main; main()", *words]
 
 
 def children(pid: int) -> list[int]:

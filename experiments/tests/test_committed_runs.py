@@ -25,4 +25,4 @@ def test_a_run_has_the_modules_of_its_layer(store):
     assert found
     for pooling, settings, modules in found:
         layer = build(pooling, dim=4, **json.loads(settings).get("pool", {}))
-        assert modules == layer.weights().alpha0.numel(), (pooling, settings)
+        assert modules == layer.solver.K, (pooling, settings)

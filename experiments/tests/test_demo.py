@@ -35,7 +35,7 @@ def test_demo(tmp_path, capsys):
     assert all(len(content) > 10_000 for content in drawn.values())
     assert str(tmp_path / "a" / "report.html") in out
     assert out.rstrip().endswith(demo.NEXT[-1])
-    assert re.search(r"^  \S*uotpool explore \(pip install ", out, re.MULTILINE)
+    assert re.search(r"^  \S*uotpool run image \(pip install |^  \S*uotpool run regimes", out, re.MULTILINE)
     picture = imread(tmp_path / "a" / "regimes.png")
     assert min(picture.shape[:2]) > 500
     assert picture[..., :3].std() > 0.1

@@ -33,10 +33,9 @@ from uotpool_experiments.figures.dynamics import share_that_holds
 from uotpool_experiments.figures.problems import power, problem, seeded, short
 from uotpool_experiments.runs import export
 from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.solvers import SOLVERS
 from uotpool_experiments.tables.manifest import FOLDER
 from uotpool_experiments.tasks.spec import RunSpec
-
-from uotpool.solvers import SOLVERS
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -259,13 +259,13 @@ def test_a_table_that_cannot_be_made_says_why(tmp_path, store):
     shutil.copy(store, folder / "runs.csv")
     (folder / "tables.toml").write_text(
         "ranking = {dataset = 'tiger'}\n[[table]]\nname = 'a'\nabout = 'A'\ndataset = 'tiger'\n"
-        "[[table]]\nname = 'b'\nabout = 'B'\npooling = 'median'\n"
+        "[[table]]\nname = 'b'\nabout = 'B'\npooling = 'middle'\n"
     )
     report = collect([folder])
     assert len(missing(report)) == 2
     page = render(report)
     assert "No table: store: no such run" in page
-    assert "got &#39;median&#39;" in page
+    assert "got &#39;middle&#39;" in page
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
 """Differentiable global pooling by unbalanced optimal transport."""
 
-import uotpool.moved  # noqa: F401 - from here on, a path of 0.1 that is gone says where its contents are
-from uotpool.backends import explain_impl, resolve_impl
+from uotpool.backends import explain_impl
+from uotpool.backends.triton.self_test import self_test
 from uotpool.checks import check
-from uotpool.functional import PlanStats, duality_gap, objective, plan_stats, suggest_rho, uot_plan, uot_pool
+from uotpool.coefficients import Learned
 from uotpool.nn import (
-    CLASSIC,
     AdaptiveUOTPool1d,
     AdaptiveUOTPool2d,
     AdaptiveUOTPool3d,
     FeaturePrior,
-    MixedMeanMax,
     SamplePrior,
     UOTAssignment,
     UOTPool1d,
@@ -20,35 +18,35 @@ from uotpool.nn import (
     param_groups,
 )
 from uotpool.nn.replace import replace_global_pool, replace_local_pools
-from uotpool.solvers.newton import ConvergenceWarning
+from uotpool.problem import PlanStats, Problem, uot_pool
+from uotpool.solvers import BregmanADMM, ConvergenceWarning, Newton, Sinkhorn, published
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
-    "CLASSIC",
     "AdaptiveUOTPool1d",
     "AdaptiveUOTPool2d",
     "AdaptiveUOTPool3d",
+    "BregmanADMM",
     "ConvergenceWarning",
     "FeaturePrior",
-    "MixedMeanMax",
+    "Learned",
+    "Newton",
     "PlanStats",
+    "Problem",
     "SamplePrior",
+    "Sinkhorn",
     "UOTAssignment",
     "UOTPool1d",
     "UOTPool2d",
     "UOTPool3d",
     "UOTPooling",
     "check",
-    "duality_gap",
     "explain_impl",
-    "objective",
     "param_groups",
-    "plan_stats",
+    "published",
     "replace_global_pool",
     "replace_local_pools",
-    "resolve_impl",
-    "suggest_rho",
-    "uot_plan",
+    "self_test",
     "uot_pool",
 ]

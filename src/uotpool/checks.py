@@ -1,16 +1,14 @@
-"""Validation of arguments, with errors that say what is accepted and what came.
+"""Validation of arguments, with errors that say what was expected and what was passed.
 
-Shapes, dtypes, devices and names are checked on every call. Values that live in tensors are read
-where that is free, on the CPU outside a trace: `index`, `ptr`, the mask and tensor weights always.
-The contents of X, P and the priors are read under `check(True)`, on any device. On an accelerator
-`index`, `ptr` and the mask are asserted asynchronously instead.
+Shapes, dtypes, devices and names are checked on every call. The values of `index`, `ptr`, the mask and of
+coefficients that are tensors are checked on the CPU outside a trace, where reading them is free, and
+asserted asynchronously on an accelerator. Those of X, P and the priors are checked under `check(True)`.
 """
 
 from __future__ import annotations
 
-import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +42,12 @@ class check:
 
 
 def values_checked(x: Tensor) -> bool:
-    """Return whether `check(True)` is on and the values of x can be read here at all."""
+    """Whether `check(True)` is on and x has values to read."""
     return _enabled and has_values(x)
 
 
 def readable(x: Tensor) -> bool:
-    """Return whether reading the values of x is free: on the CPU, outside a trace."""
+    """Whether reading the values of x is free: on the CPU, outside a trace."""
     return x.device.type == "cpu" and has_values(x)
 
 
@@ -69,39 +67,41 @@ def describe(x: object) -> str:
         return f"{article} {kind}{dtype} tensor of shape {tuple(x.shape)} on {x.device}"
     if _is_numpy(x):
         return f"a NumPy array of {x.dtype} and shape {x.shape}"  # type: ignore[attr-defined]
+    if isinstance(x, dict):
+        return f"a dict with the keys {', '.join(map(repr, x))}"[:100]
     if _is_tensors(x):
         return f"a {type(x).__name__} of {len(x)} tensors"  # type: ignore[arg-type]
     text = repr(x)
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({type(x).__name__})"
 
 
-def fail(name: str, accepted: str, came: object, error: type[Exception] = ValueError) -> None:
-    """Raise an error that names the argument, what is accepted and what came."""
-    raise error(f"{name}: expected {accepted}, got {describe(came)}{_way_out(name, accepted, came)}")
+def fail(name: str, accepted: str, actual: object, error: type[Exception] = ValueError) -> None:
+    """Raise an error of the form "name: expected X, got Y"."""
+    raise error(f"{name}: expected {accepted}, got {describe(actual)}{_hint(name, accepted, actual)}")
 
 
-def _way_out(name: str, accepted: str, came: object) -> str:
-    """Say what helps, for mistakes that can be recognised from what came."""
-    if _is_numpy(came) and "tensor" in accepted:
+def _hint(name: str, accepted: str, actual: object) -> str:
+    """Return what helps against some frequent mistakes, else ""."""
+    if _is_numpy(actual) and "tensor" in accepted:
         return f": torch.from_numpy({name}) makes a tensor of it"
-    whole = isinstance(came, Tensor) and came.numel() == 1 and not came.is_floating_point()
-    if "an integer" in accepted and whole:
+    is_integer = isinstance(actual, Tensor) and actual.numel() == 1 and not actual.is_floating_point()
+    if "an integer" in accepted and is_integer:
         return f": int({name}) makes one"
-    if name == "X" and _is_tensors(came):
+    if name == "X" and _is_tensors(actual):
         return ": sets of several sizes are torch.cat(X) with index=... or ptr=..., or a jagged nested tensor"
     images = {4: ("(B, C, H, W)", "AdaptiveUOTPool2d"), 5: ("(B, C, D, H, W)", "AdaptiveUOTPool3d")}
-    if name == "X" and "(B, N, D)" in accepted and isinstance(came, Tensor) and came.dim() in images:
-        layout, layer = images[came.dim()]
+    if name == "X" and "(B, N, D)" in accepted and isinstance(actual, Tensor) and actual.dim() in images:
+        layout, layer = images[actual.dim()]
         return f": for images {layout} there is {layer}"
     return ""
 
 
 def _is_tensors(x: object) -> bool:
-    return isinstance(x, (list, tuple)) and len(x) > 0 and all(isinstance(one, Tensor) for one in x)
+    return isinstance(x, (list, tuple)) and len(x) > 0 and all(isinstance(item, Tensor) for item in x)
 
 
 def _is_numpy(x: object) -> bool:
-    """Return whether x is a NumPy array, without an import of NumPy, which torch can do without."""
+    """Whether x is a NumPy array, without an import of NumPy, which torch does not need."""
     return type(x).__module__ == "numpy" and type(x).__name__ == "ndarray"
 
 
@@ -110,15 +110,17 @@ def one_of(name: str, value: object, accepted: Sequence[str]) -> None:
         fail(name, "one of " + ", ".join(repr(a) for a in accepted), value)
 
 
-def only(name: str, value: object, accepted: str) -> None:
-    """Refuse what is not the one text that an option takes beside None."""
-    if value is not None and not (isinstance(value, str) and value == accepted):
-        fail(name, f"{accepted!r} or None", value)
-
-
 def flag(name: str, x: object) -> None:
     if not isinstance(x, bool):
         fail(name, "a bool", x, TypeError)
+
+
+def device(name: str, x: object) -> torch.device | None:
+    """Return a device, or None for None."""
+    try:
+        return None if x is None else torch.device(x)  # type: ignore[call-overload]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {describe(x)}") from error
 
 
 def floating_dtype(name: str, dtype: object) -> None:
@@ -131,10 +133,30 @@ def tensor(name: str, x: object, accepted: str) -> None:
         fail(name, accepted, x, TypeError)
 
 
+def strided(name: str, x: object, accepted: str) -> None:
+    """Refuse what is no tensor, and nested and sparse tensors, which have no plain shape."""
+    tensor(name, x, accepted)
+    assert isinstance(x, Tensor)
+    if x.is_nested or x.layout != torch.strided:
+        fail(name, accepted, x, TypeError)
+
+
 def floating(name: str, x: Tensor, accepted: str) -> None:
     tensor(name, x, accepted)
     if not x.is_floating_point():
         fail(name, accepted, x, TypeError)
+
+
+def floating_of_shape(name: str, x: Tensor, like: Tensor, *shapes: tuple[int, ...], prefix: str = "") -> None:
+    """Refuse x unless it is a strided floating tensor of one of these shapes, on the device of `like`."""
+    fits = isinstance(x, Tensor) and not x.is_nested and x.layout == torch.strided and x.is_floating_point()
+    if fits and x.shape in shapes and x.device == like.device:
+        return
+    accepted = f"{prefix}a floating tensor of shape {' or '.join(str(tuple(shape)) for shape in shapes)}"
+    strided(name, x, accepted)
+    floating(name, x, accepted)
+    same_device(name, x, like)
+    fail(name, accepted, x)
 
 
 def same_device(name: str, x: Tensor, X: Tensor) -> None:
@@ -155,128 +177,96 @@ def one_device(operator: str, *tensors: Tensor | None) -> None:
 
 def integers(name: str, x: Tensor) -> None:
     accepted = "a 1-d tensor of int64 or int32"
-    tensor(name, x, accepted)
+    strided(name, x, accepted)
     if x.dim() != 1:
         fail(name, accepted, x)
     if x.dtype not in (torch.int64, torch.int32):
         fail(name, accepted, x, TypeError)
 
 
-def number(name: str, x: Any, *, positive: bool, dtype: torch.dtype = torch.float64) -> float:
-    """Return a weight that is given as a number; refuse one outside of the range of the dtype."""
-    accepted = f"a finite number {'> 0' if positive else '>= 0'}"
+def number(
+    name: str, x: Any, *, positive: bool = False, signed: bool = False, dtype: torch.dtype = torch.float64
+) -> float:
+    """Return x as a float; refuse what is not > 0, >= 0 or `signed`, or outside the range of the dtype."""
+    accepted = "a finite number" + ("" if signed else " > 0" if positive else " >= 0")
     if isinstance(x, bool) or not isinstance(x, numbers.Real):
         fail(name, accepted, x, TypeError)
-    if (not isinstance(x, numbers.Integral) and not math.isfinite(x)) or x < 0 or (positive and x == 0):
-        fail(name, accepted, x)
-    low, high = _range(dtype, positive)
     if not isinstance(x, numbers.Integral):
         x = float(x)  # NumPy compares a float32 in float32, where the range is infinite
+    low, high = _range(dtype, positive, signed)
     if not low <= x <= high:
-        fail(name, f"a number in the range of {dtype}, {low:.2g} to {high:.2g}", x)
+        fail(name, accepted if dtype == torch.float64 else f"{accepted} in the range of {dtype}", x)
     return float(x)
 
 
-def signed_number(name: str, x: Any, accepted: str, dtype: torch.dtype) -> float:
-    """Return a number of any sign; refuse one that is not finite in the dtype."""
-    if isinstance(x, bool) or not isinstance(x, numbers.Real):
-        fail(name, accepted, x, TypeError)
-    if not isinstance(x, numbers.Integral) and not math.isfinite(x):
-        fail(name, accepted, x)
-    high = torch.finfo(dtype).max
-    if not -high <= x <= high:
-        fail(name, f"a number in the range of {dtype}, {-high:.2g} to {high:.2g}", x)
-    return float(x)
-
-
-def _range(dtype: torch.dtype, positive: bool) -> tuple[float, float]:
+def _range(dtype: torch.dtype, positive: bool, signed: bool) -> tuple[float, float]:
     """Return the range of numbers that are neither infinite nor, for a divisor, 0 in the dtype."""
     info = torch.finfo(dtype)
-    return info.tiny if positive else 0.0, info.max
+    return -info.max if signed else info.tiny if positive else 0.0, info.max
 
 
-def count(name: str, x: Any, least: int, also: str = "") -> int:
-    accepted = f"an integer >= {least}{also}"
-    whole = isinstance(x, (numbers.Integral, torch.SymInt)) and not isinstance(x, bool)
-    if not whole:
+def count(name: str, x: Any, low: int, *, high: int | None = None) -> int:
+    """Return x; refuse what is not an integer from `low` to `high`."""
+    accepted = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+    if not isinstance(x, (numbers.Integral, torch.SymInt)) or isinstance(x, bool):
         fail(name, accepted, x, TypeError)
-    if x < least:
+    if x < low or (high is not None and x > high):
         fail(name, accepted, x)
     return x
 
 
-def converged(K: object, *, optional: bool = True) -> bool:
-    """Return whether K is "converged"; refuse what is neither that nor a number of modules."""
-    if isinstance(K, str) and K == "converged":
-        return True
-    if K is not None or not optional:
-        count("K", K, 0, also=' or "converged"')
-    return False
+def values(name: str, x: Tensor, good: Tensor, accepted: str, describe_bad: Callable[[], object]) -> None:
+    """Refuse x unless all of `good`: now if reading it is free, later on an accelerator. Not for a trace."""
+    if readable(x):
+        if not bool(good.all()):
+            raise ValueError(f"{name}: expected {accepted}, got {describe_bad()}")
+    else:
+        torch._assert_async(good.all(), f"uotpool: {name}: expected {accepted}")
 
 
-def weight_values(name: str, x: Tensor, *, positive: bool, dtype: torch.dtype) -> None:
-    """Refuse a tensor of weights with values outside of the range of the dtype, where values can be read."""
+def coefficient_values(
+    name: str, x: Tensor, dtype: torch.dtype, *, positive: bool = False, signed: bool = False
+) -> None:
+    """Refuse values that are not > 0, >= 0 or `signed`, or outside the range of the dtype."""
     if x.numel() == 0 or torch.compiler.is_compiling() or x.is_meta:
         return
-    low, high = _range(dtype, positive)
-    values = x.detach() if x.device.type == "mps" else x.detach().double()  # mps has no float64
-    good = ((values >= low) & (values <= high) & (values > 0 if positive else values >= 0)).all()
-    if not readable(x):
-        torch._assert_async(good, f"uotpool: {name} out of range")
-    elif not bool(good):
-        accepted = f"finite values {'> 0' if positive else '>= 0'} in the range of {dtype}"
-        raise ValueError(f"{name}: expected {accepted}, got {x.tolist()}")
+    low, high = _range(dtype, positive, signed)
+    wide = x.detach() if x.device.type == "mps" else x.detach().double()  # mps has no float64
+    accepted = "finite values" + ("" if signed else " > 0" if positive else " >= 0")
+    good = (wide >= low) & (wide <= high)
+    values(name, x, good, f"{accepted} in the range of {dtype}", lambda: describe_list(x[~good]))
 
 
-def scale_values(name: str, x: Tensor, dtype: torch.dtype) -> None:
-    """Refuse a tensor with a value that is not finite in the dtype, where values can be read."""
-    if torch.compiler.is_compiling() or x.is_meta:
+def index_values(index: Tensor, num_sets: int, is_chosen: bool = True) -> None:
+    """Refuse sets outside 0 .. num_sets - 1; `is_chosen`: the caller passed that number as `dim_size`."""
+    if torch.compiler.is_compiling():  # no value can be read, and no text be made of a size
         return
-    good = x.detach().to(dtype).isfinite()
-    if not readable(x):
-        torch._assert_async(good.all(), f"uotpool: {name} must be finite")
-    elif not bool(good.all()):
-        raise ValueError(f"{name}: expected finite values in the range of {dtype}, got {x[~good].tolist()[0]}")
-
-
-def index_values(index: Tensor, num_sets: int, given: bool = True) -> None:
-    """Refuse sets outside of 0 .. num_sets - 1; `given` says whether the caller chose that number."""
-    inside = (index >= 0) & (index < num_sets)
-    if readable(index):
-        if not bool(inside.all()):
-            low, high = int(index.min()), int(index.max())
-            accepted = (
-                f"values >= 0 and < {num_sets} (dim_size, the number of sets)" if given else "values >= 0"
-            )
-            raise ValueError(f"index: expected {accepted}, got values in {low}..{high}")
-    elif not torch.compiler.is_compiling():
-        torch._assert_async(inside.all(), "uotpool: index out of range of dim_size")
+    good = (index >= 0) & (index < num_sets)
+    accepted = f"values >= 0 and < {num_sets} (dim_size, the number of sets)" if is_chosen else "values >= 0"
+    values("index", index, good, accepted, lambda: f"values in {int(index.min())}..{int(index.max())}")
 
 
 def mask_values(mask: Tensor, accepted: str) -> None:
-    """Refuse values other than 0 and 1: an additive mask (0 to keep, -inf to drop) would mean the opposite."""
+    """Refuse integers other than 0 and 1."""
+    if torch.compiler.is_compiling():
+        return
     good = (mask == 0) | (mask == 1)
-    if readable(mask):
-        if not bool(good.all()):
-            odd = mask[~good][0].item()
-            raise ValueError(f"mask: expected {accepted}, 1 where a sample is present, got the value {odd}")
-    elif torch.compiler.is_compiling():
-        if mask.is_floating_point():
-            known = "bool or integers under torch.compile and torch.export, where no value can be checked"
-            raise ValueError(f"mask: expected {known} (mask.bool() if 1 means present), got {mask.dtype}")
-    else:
-        torch._assert_async(good.all(), "uotpool: mask must hold 0 and 1 only, 1 where a sample is present")
+    accepted = f"{accepted}, 1 where a sample is present"
+    values("mask", mask, good, accepted, lambda: f"the value {mask[~good][0].item()}")
 
 
 def ptr_values(ptr: Tensor, num_rows: int) -> None:
+    """Refuse offsets that do not share out the rows."""
+    if torch.compiler.is_compiling():  # no value can be read, and no text be made of a size
+        return
     good = (ptr[0] == 0) & (ptr[-1] == num_rows) & (ptr[1:] >= ptr[:-1]).all()
-    if readable(ptr):
-        if not bool(good):
-            shown = f"{ptr.tolist()}" if ptr.numel() <= 12 else f"{ptr[:6].tolist()} ... {ptr[-6:].tolist()}"
-            accepted = f"offsets that start at 0, never fall and end at {num_rows} (the number of rows)"
-            raise ValueError(f"ptr: expected {accepted}, got {shown}")
-    elif not torch.compiler.is_compiling():
-        torch._assert_async(good, "uotpool: ptr must start at 0, never fall and end at the number of rows")
+    accepted = f"offsets that start at 0, never fall and end at {num_rows} (the number of rows)"
+    values("ptr", ptr, good, accepted, lambda: describe_list(ptr))
+
+
+def describe_list(x: Tensor) -> str:
+    """Return the values of a 1-d tensor; of a long one the first and the last."""
+    return f"{x.tolist()}" if x.numel() <= 12 else f"{x[:6].tolist()} ... {x[-6:].tolist()}"
 
 
 def finite_rows(name: str, X: Tensor, present: Tensor | None) -> None:
@@ -293,11 +283,11 @@ def plan_values(P: Tensor) -> None:
         raise ValueError(f"P: expected finite entries >= 0, got {float(P[bad][0])}")
 
 
-def distribution(name: str, total: Tensor, least: Tensor, dtype: torch.dtype) -> None:
-    """Refuse negative entries, and sums other than 1 in sets that have samples."""
-    if least.numel() and not bool((least >= 0).all()):
-        raise ValueError(f"{name}: expected probabilities >= 0, got {float(least.detach().min())}")
-    off = (total - 1).abs()
-    if off.numel() and not bool((off <= min(1e3 * torch.finfo(dtype).eps, 1e-2)).all()):
-        worst = float(total.detach().flatten()[off.flatten().argmax()])
+def distribution(name: str, prior: Tensor, total: Tensor, dtype: torch.dtype) -> None:
+    """Refuse a prior with negative entries, and totals of the sets other than 1."""
+    if prior.numel() and not bool((prior >= 0).all()):
+        raise ValueError(f"{name}: expected probabilities >= 0, got {float(prior.detach().min())}")
+    error = (total - 1).abs()
+    if error.numel() and not bool((error <= min(1e3 * torch.finfo(dtype).eps, 1e-2)).all()):
+        worst = float(total.detach().flatten()[error.flatten().argmax()])
         raise ValueError(f"{name}: expected probabilities that sum to 1 in each set, got a sum of {worst:.6g}")

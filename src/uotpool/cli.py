@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -18,48 +19,42 @@ import uotpool
 from uotpool.backends import available
 from uotpool.backends.cpu import library
 from uotpool.backends.triton import backend as triton
-from uotpool.plaintext import visible
-from uotpool.solvers import SOLVERS
+from uotpool.solvers import BY_NAME
 from uotpool.zoo import ENTRIES, build
 
-# Other packages add commands by a function (commands) -> None in this group of entry points.
+# Other packages add commands by a function (subparsers) -> None in this group of entry points.
 COMMANDS = "uotpool.commands"
-EXPERIMENTS = "uotpool-experiments"
-OF_EXPERIMENTS = (
-    *("demo", "run", "sweep", "table", "tables", "claims", "same-code", "report", "export", "figure"),
-    *("datasets", "explore"),
-)
 BROKEN_PIPE = 128 + 13  # the status that a shell gives a program that SIGPIPE ended
-INTERRUPTED = 130
+INTERRUPTED = 128 + 2
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # full disk or quota, or a failing device
 
 
 def info() -> str:
-    """Describe the versions, and the implementations that can be used here."""
+    """Return the versions and the available implementations."""
     lines = [
         f"uotpool {uotpool.__version__}",
         f"python  {platform.python_version()} on {platform.system()} {platform.machine()}",
         f"torch   {torch.__version__}, {torch.get_num_threads()} threads",
         f"pyg     {_version('torch_geometric') or 'not installed (extra pyg, for UOTAggregation)'}",
-        f"solvers {', '.join(SOLVERS)}",
+        f"solvers {', '.join(BY_NAME)}",
         "implementations",
     ]
-    chosen = uotpool.resolve_impl(torch.empty(0), next(iter(SOLVERS)))
+    chosen = uotpool.explain_impl(torch.empty(0)).partition(";")[0]
     for name, missing in available().items():
         state = f"not available: {missing}" if missing else "available"
         if name == "cpu" and not missing:
             state += f" ({library.isa()}; usable here: {', '.join(library.usable_isas())})"
         if name == "triton" and not missing:
             state += f" ({triton.describe()})"
-        used = " (impl='auto' takes it for CPU tensors)" if name == chosen else ""
-        lines.append(f"  {name:10}{state}{used}")
+        use = " (used by impl='auto' for CPU tensors)" if name == chosen else ""
+        lines.append(f"  {name:10}{state}{use}")
     if error := library.build_error():
-        lines += ["", "what the build of the cpu kernels said", *(f"  {line}" for line in error.splitlines())]
+        lines += ["", "error of the build of the cpu kernels", *(f"  {line}" for line in error.splitlines())]
     return "\n".join(lines)
 
 
 def poolings(dim: int, hidden: int | None) -> str:
-    """List the poolings of the zoo, one per line."""
+    """Return a table of the poolings of the zoo."""
     rows = [("name", "out_dim", "parameters", "edges", "code", "paper", "formula")]
     for name, entry in ENTRIES.items():
         facts = ("?", "?", "?")
@@ -67,16 +62,16 @@ def poolings(dim: int, hidden: int | None) -> str:
         if entry.needs_pyg and _version("torch_geometric") is None:
             source += " (install the extra pyg)"
         else:
-            pool = build(name, dim, hidden)
-            numbers = sum(parameter.numel() for parameter in pool.parameters())
-            facts = (str(pool.out_dim), str(numbers), "needed" if pool.needs_edges else "-")
+            with torch.device("meta"):  # shapes without memory
+                pool = build(name, dim, hidden)
+            parameters = sum(parameter.numel() for parameter in pool.parameters())
+            facts = (str(pool.out_dim), str(parameters), "needed" if pool.needs_edges else "-")
         rows.append((name, *facts, source, entry.paper or "-", entry.formula))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    of = f"of dim={dim}" + (f", hidden={hidden}" if hidden else "")
-    return "\n".join(
-        [*lines, "", f"out_dim and parameters are those {of}. uotpool.zoo.build(name, dim) makes one."]
-    )
+    sizes = f"dim={dim}" + (f", hidden={hidden}" if hidden else "")
+    note = f"out_dim and parameters are for {sizes}. uotpool.zoo.build(name, dim) makes a pooling."
+    return "\n".join([*lines, "", note])
 
 
 def _version(package: str) -> str | None:
@@ -87,131 +82,85 @@ def _version(package: str) -> str | None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes options by their whole names only: a command without `--store` must not read it as `--stored`."""
+    """A parser without abbreviations: a command without `--store` must not read it as `--stored`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False} | options)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of our commands and of those that other packages add."""
-    added = _added_commands()
-    names = ", ".join(OF_EXPERIMENTS)
-    more = f"`pip install {EXPERIMENTS}` adds commands that train and compare poolings: {names}."
-    parser = _Parser(prog="uotpool", description=uotpool.__doc__, epilog=None if added else more)
+    """Return the parser of our commands and of those of other packages. Without a command it prints help."""
+    parser = _Parser(prog="uotpool", description=uotpool.__doc__)
     parser.add_argument("--version", action="version", version=f"uotpool {uotpool.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("info", help="versions and active implementations")
+    parser.set_defaults(command_function=lambda args: parser.print_help())
+    commands = parser.add_subparsers(dest="command")
+    command = commands.add_parser("info", help="versions and available implementations")
+    command.set_defaults(command_function=lambda args: print(info()))
     command = commands.add_parser("poolings", help="the poolings of uotpool.zoo")
     command.add_argument("--dim", type=int, default=64, help="features of a sample (default: %(default)s)")
     command.add_argument("--hidden", type=int, default=None, help="width of hidden layers (default: dim)")
-    for add_parsers in added:
+    command.set_defaults(command_function=lambda args: print(poolings(args.dim, args.hidden)))
+    for add_parsers in _commands_of_other_packages():
         add_parsers(commands)
-    if not added:
-        commands.metavar = "{info,poolings}"
-        for name in OF_EXPERIMENTS:
-            # No option has this prefix, so all arguments are taken as they are.
-            elsewhere = commands.add_parser(name, prefix_chars="\0", add_help=False)
-            elsewhere.add_argument("rest", nargs=argparse.REMAINDER)
-            elsewhere.set_defaults(elsewhere=True)
     return parser
 
 
-def _added_commands() -> list[Callable[[Any], None]]:
-    """Return what other packages add, except where a package that they need is missing."""
-    found = []
+def _commands_of_other_packages() -> list[Callable[[Any], None]]:
+    """Return the functions that add commands, except where a package that they import is missing."""
+    functions = []
     for entry_point in metadata.entry_points(group=COMMANDS):
         try:
-            found.append(entry_point.load())
+            functions.append(entry_point.load())
         except ModuleNotFoundError as error:
             missing = (error.name or "uotpool").partition(".")[0]
             if missing.startswith("uotpool"):
                 raise
             print(f"uotpool: {entry_point.module} is left out: it needs {missing}", file=sys.stderr)
-    return found
+    return functions
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command, and end without a traceback if its output cannot be written."""
-    if sys.stdout is None:
-        sys.exit("uotpool: error: expected an open standard output, got a closed one")
+    """Run a command. What the user can correct ends with one line of error, all else with a traceback."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
         try:
-            _main(argv)
-        finally:  # flush here: at its end Python would complain of an error
-            sys.stdout.flush()
+            args = make_parser().parse_args(argv)
+            status = args.command_function(args)
+        finally:  # at exit, errors of the output could not be handled
+            print(end="", flush=True)
     except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
-        _forget_output()
-        sys.exit(BROKEN_PIPE)
-    except OSError as error:
-        if error.errno not in CANNOT_WRITE:  # the user cannot mend it
+        status = BROKEN_PIPE
+        _discard_output()
+    except KeyboardInterrupt:  # a sweep handles Ctrl-C itself
+        status = INTERRUPTED
+        print("stopped", file=sys.stderr)
+    except (ValueError, ModuleNotFoundError, OSError) as error:  # a wrong argument or file, a missing package
+        if not _is_of_user(error):
             raise
-        _forget_output()
-        sys.exit(f"uotpool: error: cannot write the output: {error}")
-    except KeyboardInterrupt:  # while the commands are imported, before one of them runs
-        sys.stderr.write("stopped\n")
-        sys.exit(INTERRUPTED)
-
-
-def _main(argv: list[str] | None) -> None:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    if getattr(args, "elsewhere", False):
-        parser.exit(1, f"uotpool {args.command}: comes with another package: pip install {EXPERIMENTS}\n")
-    try:
-        status = _run(args)
-    except BrokenPipeError:
-        raise
-    except ValueError as error:  # a wrong argument, file or environment variable
-        parser.exit(2, _message(args, error))
-    except OSError as error:
-        if not _of_a_file(error):
-            raise
-        parser.exit(2, _message(args, error))
-    except ModuleNotFoundError as error:
-        parser.exit(1, _message(args, error))
-    except KeyboardInterrupt:  # a sweep answers Ctrl-C itself
-        parser.exit(INTERRUPTED, "stopped\n")
+        status = 1 if isinstance(error, ModuleNotFoundError) else 2
+        print(f"{' '.join(['uotpool', *argv[:1]])}: error: {_message(error)}", file=sys.stderr)
+        if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+            _discard_output()
     if status is not None:
         sys.exit(status)
 
 
-def _run(args: argparse.Namespace) -> int | None:
-    """Run the command; return its exit status if it has one."""
-    if args.command == "info":
-        print(info())
-    elif args.command == "poolings":
-        print(poolings(args.dim, args.hidden))
-    else:
-        status: int = args.command_function(args)
-        return status
-    return None
+def _is_of_user(error: Exception) -> bool:
+    """Whether a user can correct this: not a missing module of ours, nor an OSError of no file."""
+    if isinstance(error, ModuleNotFoundError):
+        return not (error.name or "uotpool").startswith("uotpool")
+    if isinstance(error, OSError):
+        return error.filename is not None or error.errno is None or error.errno in CANNOT_WRITE
+    return True
 
 
-def _of_a_file(error: OSError) -> bool:
-    """Return whether the error names a file, or is in words (without a number), as those of this package are.
-
-    An error with a number but without a file, such as a closed descriptor, is a bug and gets a
-    traceback.
-    """
-    return error.filename is not None or error.errno is None or error.errno in CANNOT_WRITE
-
-
-def _message(args: argparse.Namespace, error: Exception) -> str:
-    """Make the message printable: a file may have put something into it that a terminal would obey."""
-    words = str(error)
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        words = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"  # without its number
-    text = visible(words, kept="\n")
-    return f"uotpool {args.command}: error: {text}\n"
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"  # without its number
+    return str(error)
 
 
-def _forget_output() -> None:
-    """Drop the output that nobody reads; Python would complain of it at its end."""
-    try:
-        output = sys.stdout.fileno()
-    except (AttributeError, io.UnsupportedOperation):  # an output in memory, as in a test runner or an editor
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, output)
-    os.close(nowhere)
+def _discard_output() -> None:
+    """Drop output that cannot be written, which Python would try again at exit."""
+    with suppress(AttributeError, io.UnsupportedOperation):  # an output in memory has no file descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

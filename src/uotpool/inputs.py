@@ -1,22 +1,14 @@
-"""Turn what a user passes into what a solver takes (rows, sets, log priors, weights), and validate it."""
+"""Validate what a user passes, once for each call, and turn it into rows, sets and log priors."""
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from uotpool import checks
 from uotpool.sets import DenseSets, RaggedSets, Sets
-from uotpool.solvers.base import Solver
-
-Weight = float | Tensor | Sequence[float]
-Modules = int | Literal["converged"] | None
-
-DEFAULT_K = 4
 
 
 def as_sets(
@@ -25,13 +17,17 @@ def as_sets(
     ptr: Tensor | None,
     dim_size: int | None,
     mask: Tensor | None,
-    dtype: torch.dtype | None = None,
+    *,
+    dim: int | None = None,
+    raw: bool = False,
     name: str = "X",
-    as_is: bool = False,
 ) -> tuple[Tensor, Sets]:
-    """Return X in the solver's dtype (at least float32) with absent rows zeroed, and its sets.
+    """Return X in at least float32 with zeros in absent rows, and its sets.
 
-    With `as_is`, X keeps its dtype and its absent rows.
+    Args:
+        dim: the number of features that X must have; None: any.
+        raw: whether X keeps its dtype and the values of its absent rows.
+        name: of X, in messages.
     """
     if isinstance(X, Tensor) and X.is_nested:
         X, ptr = _jagged(name, X, index, ptr, mask)
@@ -39,15 +35,17 @@ def as_sets(
         _refuse(name, X)
     if X.layout != torch.strided:
         _refuse(name, X)
+    if dim is not None and X.shape[-1] != dim:
+        _refuse_dim(name, X, dim)
     if index is not None or ptr is not None or dim_size is not None:
-        _check_layout(index, ptr, dim_size)
+        _check_layout(X, index, ptr, dim_size)
 
     sets: Sets
     present = None if mask is None else _present(mask, X)
     if X.dim() == 3:
         if index is not None or ptr is not None:
-            argument, came = ("ptr", ptr) if index is None else ("index", index)
-            checks.fail(argument, f"None with a dense {name} of shape (B, N, D); use mask for padding", came)
+            argument, value = ("ptr", ptr) if index is None else ("index", index)
+            checks.fail(argument, f"None with a dense {name} of shape (B, N, D); use mask for padding", value)
         if dim_size is not None and dim_size != X.shape[0]:
             checks.fail("dim_size", f"the number of sets of {name}, {X.shape[0]}", dim_size)
         sets = DenseSets(X.shape[0], present)
@@ -63,26 +61,19 @@ def as_sets(
         row_index, num_sets = _index(X, index, dim_size, name)
         sets = RaggedSets(row_index, num_sets, present)
 
-    if dtype is None:
-        dtype = X.dtype if X.dtype.itemsize >= 4 or as_is else torch.float32
-    if X.dtype != dtype:
-        X = X.to(dtype)
+    if X.dtype.itemsize < 4 and not raw:
+        X = X.float()
     X = X.contiguous()  # torch sums in an order that depends on strides
     if checks.values_checked(X):
         checks.finite_rows(name, X, present)
-    return X if present is None or as_is else sets.fill_absent(X, 0.0), sets
-
-
-def computed(rows: Tensor) -> Tensor:
-    """Return rows, or in place of rows in half precision a tensor of their shape in float32 without values."""
-    return rows if rows.dtype.itemsize >= 4 else rows.new_empty((), dtype=torch.float32).expand(rows.shape)
+    return X if present is None or raw else sets.fill_absent(X, 0.0), sets
 
 
 _DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 def _refuse(name: str, X: Tensor) -> None:
-    """Say what is wrong with an X that is none."""
+    """Raise the error of an X that is not valid."""
     layouts = "a floating tensor (B, N, D), or (M, D) with index or ptr"
     checks.floating(name, X, layouts)
     if X.layout != torch.strided or X.dtype not in _DTYPES:
@@ -92,21 +83,27 @@ def _refuse(name: str, X: Tensor) -> None:
     checks.fail(name, "at least one feature in the last dimension", X)
 
 
+def _refuse_dim(name: str, X: Tensor, dim: int) -> None:
+    turned = X.dim() == 3 and X.shape[1] == dim
+    hint = "; samples are rows, (B, N, D): X.transpose(1, 2)?" if turned else ""
+    checks.fail(name, f"{dim} features in the last dimension (dim={dim}){hint}", X)
+
+
 def _jagged(
     name: str, X: Tensor, index: Tensor | None, ptr: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows of a jagged nested tensor and their offsets, which say what `ptr` says."""
+    """Return the rows of a jagged nested tensor, and their offsets in the place of `ptr`."""
     if X.layout != torch.jagged:
-        way_out = "torch.nested.as_nested_tensor(list(X.unbind()), layout=torch.jagged) makes one"
-        checks.fail(name, f"a nested tensor in the layout torch.jagged ({way_out})", X, TypeError)
+        hint = "torch.nested.as_nested_tensor(list(X.unbind()), layout=torch.jagged) makes one"
+        checks.fail(name, f"a nested tensor in the layout torch.jagged ({hint})", X, TypeError)
     nested: Any = X
     if X.dim() != 3 or nested._ragged_idx != 1:
         checks.fail(name, "a nested tensor of shape (B, samples, D) that is ragged in its samples", X)
     if nested.lengths() is not None:
         checks.fail(name, "a nested tensor without holes (X.contiguous() closes them)", X)
-    for argument, given in (("index", index), ("ptr", ptr), ("mask", mask)):
-        if given is not None:
-            checks.fail(argument, f"None with a nested {name}, which says itself what its sets are", given)
+    for argument, value in (("index", index), ("ptr", ptr), ("mask", mask)):
+        if value is not None:
+            checks.fail(argument, f"None with a nested {name}, which has the offsets of its sets", value)
     return nested.values(), nested.offsets()
 
 
@@ -117,24 +114,26 @@ def in_layout_of(X: Tensor, rows: Tensor) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(rows, X.offsets())  # type: ignore[attr-defined] # nested tensors have it
 
 
-def _check_layout(index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:
-    for argument, given in (("index", index), ("ptr", ptr), ("dim_size", dim_size)):
-        _no_mask(argument, given)
+def _check_layout(X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None) -> None:
+    # Other libraries take a mask as the second argument, where we, like PyG, have `index`.
+    for name, value, accepted in (
+        ("index", index, "the set of each row, 1-d integers (M,)"),
+        ("ptr", ptr, "the offsets of the sets, 1-d integers (B + 1,)"),
+        ("dim_size", dim_size, "the number of sets"),
+    ):
+        if isinstance(value, Tensor) and (value.dtype == torch.bool or value.dim() == 2):
+            checks.fail(name, f"{accepted}; a mask is passed by its name, mask=...", value)
     if index is not None and ptr is not None:
         raise ValueError("index, ptr: expected one of the two, got both")
     if dim_size is not None:
         checks.count("dim_size", dim_size, 0)
+        if checks.has_values(X) and dim_size > _max_sets(X):
+            checks.fail("dim_size", f"at most {_max_sets(X)} sets for {X.shape[0]} rows", dim_size)
 
 
-def _no_mask(argument: str, given: object) -> None:
-    """Refuse a mask in another place: other libraries take it second, where we, like PyG, have `index`."""
-    if isinstance(given, Tensor) and (given.dtype == torch.bool or given.dim() == 2):
-        accepted = {
-            "index": "the set of each row, 1-d integers (M,)",
-            "ptr": "the offsets of the sets, 1-d integers (B + 1,)",
-            "dim_size": "the number of sets",
-        }
-        checks.fail(argument, f"{accepted[argument]}; a mask is passed by its name, mask=...", given)
+def _max_sets(X: Tensor) -> int:
+    """Return a bound on the number of sets: a larger one is a mistake, and would take all of the memory."""
+    return max(10**7, 1000 * X.shape[0])
 
 
 def _ptr(X: Tensor, ptr: Tensor, dim_size: int | None) -> Tensor:
@@ -155,25 +154,24 @@ def _index(X: Tensor, index: Tensor, dim_size: int | None, name: str) -> tuple[T
     checks.same_device("index", index, X)
     if index.shape[0] != X.shape[0]:
         checks.fail("index", f"one entry for each of the {X.shape[0]} rows of {name}", index)
-    given = dim_size is not None
+    is_chosen = dim_size is not None
     if dim_size is None:
         dim_size = int(index.max()) + 1 if index.numel() else 0
-        # Names of sets, such as times, taken for their numbers would ask for all of the memory.
-        if checks.readable(index) and dim_size > max(10**7, 1000 * X.shape[0]):
-            way_out = (
-                "torch.unique(index, return_inverse=True) numbers names; dim_size=... allows for empty sets"
-            )
-            checks.fail("index", f"numbers of sets, from 0 on ({way_out})", dim_size - 1)
-    checks.index_values(index, dim_size, given)
+        # IDs passed as indices would allocate max(ID) sets.
+        if checks.readable(index) and dim_size > _max_sets(X):
+            hint = "torch.unique(index, return_inverse=True) numbers IDs; dim_size=... allows for empty sets"
+            checks.fail("index", f"numbers of sets, from 0 on ({hint})", dim_size - 1)
+    checks.index_values(index, dim_size, is_chosen)
     return index.long(), dim_size
 
 
 def _present(mask: Tensor, X: Tensor) -> Tensor:
     """Return the mask as bool, in the shape of a per-sample value."""
     accepted = f"a bool or 0/1 tensor of shape {tuple(X.shape[:-1])}"
-    checks.tensor("mask", mask, accepted)
-    if mask.is_complex():
-        checks.fail("mask", accepted, mask, TypeError)
+    checks.strided("mask", mask, accepted)
+    if mask.is_complex() or mask.is_floating_point():
+        # An additive mask (0 to keep, -inf to drop) means the opposite of a multiplicative one.
+        checks.fail("mask", f"{accepted} (mask.bool(), if 1 means present)", mask, TypeError)
     checks.same_device("mask", mask, X)
     if mask.shape != X.shape[:-1]:
         checks.fail("mask", accepted, mask)
@@ -190,16 +188,12 @@ def log_priors(
 
     A uniform prior is None.
     """
-    D = X.shape[-1]
     log_p0 = None
     if p0 is not None:
-        accepted = f"a floating tensor of shape ({D},) or ({sets.num_sets}, {D})"
-        checks.floating("p0", p0, accepted)
-        checks.same_device("p0", p0, X)
-        if p0.shape not in ((D,), (sets.num_sets, D)):
-            checks.fail("p0", accepted, p0)
+        D = X.shape[-1]
+        checks.floating_of_shape("p0", p0, X, (D,), (sets.num_sets, D))
         if checks.values_checked(p0):
-            checks.distribution("p0", p0.to(X.dtype).sum(-1), p0, p0.dtype)
+            checks.distribution("p0", p0, p0.to(X.dtype).sum(-1), p0.dtype)
             if not bool((p0 > 0).all()):
                 raise ValueError("p0: expected positive probabilities, got 0; leave such features out of X")
         # A feature cannot be absent, so an unchecked 0 becomes the least prior. A negative prior becomes NaN.
@@ -208,16 +202,11 @@ def log_priors(
 
     if q0 is None:
         return log_p0, None, sets
-    accepted = f"a floating tensor of shape {tuple(X.shape[:-1])}"
-    checks.floating("q0", q0, accepted)
-    checks.same_device("q0", q0, X)
-    if q0.shape != X.shape[:-1]:
-        checks.fail("q0", accepted, q0)
+    checks.floating_of_shape("q0", q0, X, X.shape[:-1])
     dtype, q0 = q0.dtype, sets.per_sample(q0.to(X.dtype))
     if checks.values_checked(q0):
-        q0_there = sets.fill_absent(q0, 0.0)
-        total = sets.sum_n(q0_there)
-        checks.distribution("q0", total[sets.count(X) > 0], q0_there, dtype)
+        present_q0 = sets.fill_absent(q0, 0.0)
+        checks.distribution("q0", present_q0, sets.sum_n(present_q0)[sets.count(X) > 0], dtype)
     sets = sets.restrict(~(q0 <= 0))  # a sample whose prior is NaN stays, and makes its set NaN
     return log_p0, _log(sets.fill_absent(q0, 1.0)), sets
 
@@ -226,86 +215,3 @@ def _log(prior: Tensor) -> Tensor:
     """Return the log of a prior, at least 1e-31 in float32: divisions by smaller priors overflow."""
     limits = torch.finfo(prior.dtype)
     return prior.clamp_min(limits.tiny / limits.eps).log()
-
-
-def resolve_weights(
-    X: Tensor, solver: Solver, K: Modules, alpha0: Weight, alpha1: Weight, alpha2: Weight, rho: Weight | None
-) -> Tensor:
-    """Return the weights as rows of a tensor (3 or 4, K) like X; K = 1 if "converged"."""
-    given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-    converged = checks.converged(K)
-    if solver.needs_rho and not converged:
-        if rho is None:
-            accepted = f"a number > 0 or {_modules(K)} values for solver={solver.name!r} (see suggest_rho)"
-            raise ValueError(f"rho: expected {accepted}, got None")
-        given["rho"] = rho
-    elif rho is not None:
-        why = 'K="converged" has no step size' if converged else f"solver={solver.name!r} has no step size"
-        checks.fail("rho", f"None ({why})", rho)
-
-    if K is None or isinstance(K, int):
-        plain = [_number(name, value, X) for name, value in given.items()]
-        if None not in plain and checks.readable(X):  # the usual case, in one operation
-            length = DEFAULT_K if K is None else K
-            return torch.tensor([[value] * length for value in plain], dtype=X.dtype, device=X.device)
-
-    values = {name: weight(name, value, X, positive=name in ("alpha0", "rho")) for name, value in given.items()}
-    lengths = {name: value.shape[0] for name, value in values.items() if value.dim() == 1}
-    if K is None:
-        length, *_ = (
-            *lengths.values(),
-            DEFAULT_K,
-        )  # torch.compile of torch 2.4 to 2.8 knows no default of next()
-    else:
-        length = 1 if K == "converged" else K
-    for name, value in lengths.items():
-        if value != length:
-            if converged:
-                raise ValueError(f"{name}: expected one value (an optimum has no modules), got {value} values")
-            others = f"lengths: {lengths}" if K is None else f"K={K!r}"
-            raise ValueError(f"{name}: expected a number or {length} values, got {value} values ({others})")
-    return torch.stack([value.expand(length) for value in values.values()])
-
-
-def _number(name: str, value: object, X: Tensor) -> float | None:
-    if not isinstance(value, (int, float)):
-        return None
-    return checks.number(name, value, positive=name in ("alpha0", "rho"), dtype=X.dtype)
-
-
-def weight(name: str, value: Weight, X: Tensor, *, positive: bool) -> Tensor:
-    """Return a weight as a tensor of dimension 0 or 1, in the dtype and on the device of X."""
-    if not isinstance(value, (Tensor, list, tuple, numbers.Real)):
-        bound = "> 0" if positive else ">= 0"
-        checks.fail(name, f"a finite number {bound}, or a list, tuple or tensor of them", value, TypeError)
-    if not isinstance(value, (Tensor, list, tuple)):
-        return X.new_full((), checks.number(name, value, positive=positive, dtype=X.dtype))
-    if not isinstance(value, Tensor):  # filled in on the device: a copy from the CPU would wait for a GPU
-        entries = [X.new_full((), checks.number(name, v, positive=positive, dtype=X.dtype)) for v in value]
-        return torch.stack(entries) if entries else X.new_empty(0)
-    accepted = f"a number {'> 0' if positive else '>= 0'} or a 1-d floating tensor with a value for each module"
-    checks.floating(name, value, accepted)
-    if value.dim() > 1 or (value.is_meta and not X.is_meta):
-        checks.fail(name, accepted, value)
-    checks.weight_values(name, value, positive=positive, dtype=X.dtype)
-    return value.to(device=X.device, dtype=X.dtype)
-
-
-def resolve_scale(X: Tensor, scale: float | Tensor | None) -> Tensor | None:
-    """Return the scale in the dtype and on the device of X, (), (1,) or (D,); None where there is none."""
-    if scale is None:
-        return None
-    D = X.shape[-1]
-    accepted = f"a finite number, or a floating tensor of shape (), (1,) or ({D},)"
-    if not isinstance(scale, Tensor):
-        return X.new_full((), checks.signed_number("scale", scale, accepted, X.dtype))
-    checks.floating("scale", scale, accepted)
-    if scale.shape not in ((), (1,), (D,)):
-        checks.fail("scale", accepted, scale)
-    checks.same_device("scale", scale, X)
-    checks.scale_values("scale", scale, X.dtype)
-    return scale.to(X.dtype)
-
-
-def _modules(K: Modules) -> str:
-    return "K" if K is None else str(K)

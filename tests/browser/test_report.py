@@ -52,14 +52,3 @@ def test_report_opens_and_sorts(page_file, watched, tmp_path):
     assert picture.stat().st_size > 20_000
     assert watched.errors == []
     assert all(url.startswith(("file:", "data:")) for url in watched.requests)
-
-
-def test_rows_that_compare_to_nothing_stay_last(page_file, watched):
-    page = watched.page
-    page.goto(page_file.as_uri())
-    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    table = page.locator("table", has_text="(majority class)").first
-    for _ in range(2):
-        table.locator("thead button").nth(1).click()
-        assert table.locator("tbody tr").last.locator("th").inner_text().strip() == "(majority class)"
-    assert watched.errors == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import uotpool
 from tests import tolerances as tol
-from tests.fuzz import converged, large, sets, windows
+from tests.fuzz import converged, large, sets
 from tests.fuzz.found import Found
 
 
@@ -15,7 +15,7 @@ def family(seed: int) -> Any:
     """Which problems this seed draws from: most are small sets, one in a hundred is a large one."""
     if seed % 100 == 8:
         return large
-    return {5: windows, 6: converged}.get(seed % 10, sets)
+    return converged if seed % 10 == 6 else sets
 
 
 def main(count: int, first: int = 0) -> int:

@@ -1,19 +1,20 @@
-"""The optimum itself, `K="converged"`: certified by its duality gap, its derivatives by Euler's identity."""
+"""The optimum itself, `Newton`: certified by its duality gap, its derivatives by Euler's identity."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tests import tolerances as tol
+from tests.backends.harness import WEIGHTS, newton, priors_of, randn, solved
 from tests.cases import REGULARIZER
 from tests.fuzz import sets
 from tests.fuzz.found import Found
-from tests.kernels.harness import WEIGHTS, randn, sample_prior, solved
-from uotpool import ConvergenceWarning, duality_gap, uot_plan
+from uotpool import ConvergenceWarning, Problem
+from uotpool.solvers import Solver
 
 MAX_ITER = 50
 # Within the decades that are promised here, and up to this range of X / alpha0, the entropic problem is solved
@@ -51,9 +52,9 @@ def check(case: Case) -> Found:
     own = [None if w is None else w.to(c.dtype) for w in c.weights]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        how: dict[str, Any] = {"K": "converged", "max_iter": MAX_ITER}
-        results = solved(c.problem.to(c.dtype), own, c.solver, plan=c.plan, **how)
-        gap, rounding = certified_gap(c, **how)
+        solver = newton(c.solver, max_iter=MAX_ITER)
+        results = solved(c.problem.to(c.dtype), own, solver, plan=c.plan)
+        gap, rounding = certified_gap(c, solver)
     found.wrong += [f"{name} is not finite" for name, t in results.items() if not t.isfinite().all()]
     found.wrong += sets.wrong_values(c, results["value"])
     warned = [w for w in caught if issubclass(w.category, ConvergenceWarning)]
@@ -74,20 +75,15 @@ def check(case: Case) -> Found:
     return found
 
 
-def certified_gap(c: sets.Case, **how: Any) -> tuple[float, float]:
+def certified_gap(c: sets.Case, solver: Solver) -> tuple[float, float]:
     """Return the largest gap of the plan in float64, and the gap that rounding alone may cause.
 
     The gap is infinite where a marginal underflows, which says nothing.
     """
     p = c.problem
-    given: dict[str, Any] = dict(p.layout)
-    if p.p0 is not None:
-        given["p0"] = p.p0.softmax(-1)
-    if p.q0 is not None:
-        given["q0"] = sample_prior(p, p.q0)
     alpha0, alpha1, alpha2 = alphas = [w for w in c.weights if w is not None]
-    P = uot_plan(p.X, alpha0, alpha1, alpha2, **given, solver=c.solver, **how)
-    gaps = duality_gap(p.X, P, alpha0, alpha1, alpha2, **given, regularizer=REGULARIZER[c.solver])
+    posed = Problem(p.X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, **priors_of(p, p.p0, p.q0), **p.layout)
+    gaps = posed.gap(posed.plan(solver), REGULARIZER[c.solver])
     size = float(p.X.max() - p.X.min()) + sum(map(float, alphas))
     rounding = tol.GAP_ROUNDING * torch.finfo(torch.float64).eps * size
     return float(gaps[gaps.isfinite()].amax()) if bool(gaps.isfinite().any()) else 0.0, max(1e-12, rounding)

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from tests.backends.harness import dense, masked, ragged
 from tests.fuzz import sets
 from tests.fuzz.sets import Case
-from tests.kernels.harness import dense, masked, ragged
 
 CHUNK = 131072  # entries; a set of more rows than a chunk has is large (csrc/api.cpp)
 FEATURES = (1, 3, 17, 128, 1000, 33000, 40000)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tests import tolerances as tol
+from tests.backends.harness import WEIGHTS, Problem, Weights, dense, masked, ragged, solved
 from tests.cases import SOLVERS
 from tests.fuzz.found import Found
-from tests.kernels.harness import WEIGHTS, Problem, Weights, dense, masked, ragged, solved
 
 # Every weight of every module is drawn from these decades by itself.
 GRIDS = {"promised": (-5, 4), "beyond": (-8, 8)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +18,43 @@ import torch
 from torch import Tensor
 
 from tests.zoo.cases import SMALL, batch
-from uotpool import UOTPooling, uot_plan, uot_pool, zoo
+from uotpool import BregmanADMM, Learned, Newton, Problem, Sinkhorn, UOTPooling, published, zoo
 
 FILE = Path(__file__).with_name("values.npz")
 SOLVERS = ("sinkhorn", "badmm-e", "badmm-q")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 LAYOUTS = ("dense", "mask", "index", "ptr")
 B, N, D, K = 3, 4, 5, 3
-# Of layers: options in the spelling of 0.2, which `zoo.build` takes.
-LAYERS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "single": {"K": 1, "alpha1": 0.7, "alpha2": 0.7},
-    "mean": {"start": "mean"},
-    "numbers": {"scale": None, "alpha0": 0.3, "alpha1": [0.5, 1.0], "alpha2": 2.0, "K": 2},
-    "priors": {"p0": "learned", "q0": "learned"},
-    "sum": {"readout": "sum"},
-    "converged": {"K": "converged"},
-    "badmm-e": {"solver": "badmm-e"},
-    "badmm-q": {"solver": "badmm-q"},
-    "softplus": {"scale": None, "alpha0": None, "alpha1": None, "alpha2": None},
-    "shared": {"scale": None, "alpha0": None, "alpha1": None, "alpha2": None, "shared": True},
-    "K0": {"K": 0, "scale": None, "alpha0": None, "alpha1": None, "alpha2": None},
+SOLVER = {
+    "sinkhorn": Sinkhorn(K),
+    "badmm-e": BregmanADMM("entropic", K),
+    "badmm-q": BregmanADMM("quadratic", K),
+}
+PUBLISHED = {
+    "sinkhorn": published.Sinkhorn(K),
+    "badmm-e": published.BregmanADMM("entropic", K),
+    "badmm-q": published.BregmanADMM("quadratic", K),
+}
+LEARNED = Learned(transform="softplus", per_step=True)
+OF_PAPER: dict[str, Any] = {"scale": 1.0, "alpha0": LEARNED, "alpha1": LEARNED, "alpha2": LEARNED}
+SHARED = Learned(transform="softplus")
+LAYERS: dict[str, Callable[[], UOTPooling]] = {
+    "default": lambda: UOTPooling(D),
+    "single": lambda: UOTPooling(D, Sinkhorn(1), alpha1=0.7, alpha2=0.7),
+    "mean": lambda: UOTPooling(D, scale=Learned(0.0)),
+    "numbers": lambda: UOTPooling(D, Sinkhorn(2), scale=1.0, alpha0=0.3, alpha1=[0.5, 1.0], alpha2=2.0),
+    "priors": lambda: UOTPooling(D, p0="learned", q0="learned"),
+    "sum": lambda: UOTPooling(D, reduce="sum"),
+    "converged": lambda: UOTPooling(D, Newton()),
+    "badmm-e": lambda: UOTPooling(D, "badmm-e"),
+    "badmm-q": lambda: UOTPooling(D, "badmm-q"),
+    "softplus": lambda: UOTPooling(D, **OF_PAPER),
+    "shared": lambda: UOTPooling(D, scale=1.0, alpha0=SHARED, alpha1=SHARED, alpha2=SHARED),
+    "K0": lambda: UOTPooling(D, Sinkhorn(0), **OF_PAPER),
     **{
-        f"published-{solver}-{readout}": {
-            "solver": solver,
-            "formulation": "paper",
-            "readout": readout,
-            "scale": None,
-            **dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho")),
-        }
+        f"published-{solver}-{readout}": partial(UOTPooling.published, D, solver, output=output)  # type: ignore[arg-type]
         for solver in SOLVERS
-        for readout in ("conditional", "authors")
+        for readout, output in (("conditional", "equation"), ("authors", "code"))
     },
 }
 
@@ -114,13 +121,14 @@ def solve(given: dict[str, Tensor], solver: str, kind: str, layout: str, dtype: 
         names.append("rho")
         leaves.append(to["rho"])
     result = {}
-    for what, function, upstream in (("y", uot_pool, to["dy"]), ("P", uot_plan, dP)):
+    for what, upstream in (("y", to["dy"]), ("P", dP)):
         own = dict(zip(names, [x.detach().clone().requires_grad_() for x in leaves], strict=True))
-        options: dict[str, Any] = {"K": "converged"} if converged else {"formulation": kind}
-        if not converged and kind == "exact":
-            options["K"] = K
+        algorithm = (PUBLISHED if kind == "paper" else SOLVER)[solver]
+        if converged:
+            algorithm = Newton("quadratic" if solver == "badmm-q" else "entropic")
         with torch.enable_grad():
-            out = function(solver=solver, **own, **where, **options)
+            problem = Problem(**own, **where)
+            out = problem.pool(algorithm) if what == "y" else problem.plan(algorithm)
             grads = torch.autograd.grad(out, list(own.values()), upstream, materialize_grads=True)
         result[what] = out.detach()
         result |= {f"d{what}/{name}": grad for name, grad in zip(names, grads, strict=True)}
@@ -130,8 +138,7 @@ def solve(given: dict[str, Tensor], solver: str, kind: str, layout: str, dtype: 
 def layer(given: dict[str, Tensor], name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the output of a layer with these parameters (drawn now if there are none), and its derivatives."""
     torch.manual_seed(3)
-    pool = zoo.build("uotp", D, **LAYERS[name]).double()
-    assert isinstance(pool, UOTPooling)
+    pool = LAYERS[name]().double()
     return _module(pool, given["X"], state, {}, laid_out("mask", given["X"])[1])
 
 
@@ -140,16 +147,17 @@ def pooling(name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     sets = batch(dim=4)
     torch.manual_seed(3)
     pool = zoo.build(name, 4, **SMALL.get(name, {})).double().eval()
-    return _module(pool, sets.x, state, sets.ragged, {})
+    where = {"index": sets.index, "dim_size": len(sets.sizes)}
+    return _module(pool, sets.x, state, sets.ragged if pool.needs_edges else where, {})
 
 
 def _module(
     pool: Any, X: Tensor, state: dict[str, Tensor], ragged: dict[str, Any], dense: dict[str, Any]
 ) -> dict[str, Tensor]:
     if state:
-        own = {key: value for key, value in pool.state_dict().items() if key not in FIXED}
+        own = pool.state_dict()
         assert sorted(map(_raw_name, own)) == sorted(state), "the names of the parameters have changed"
-        pool.load_state_dict({key: state[_raw_name(key)].reshape(own[key].shape) for key in own}, strict=False)
+        pool.load_state_dict({key: state[_raw_name(key)].reshape(own[key].shape) for key in own})
     X = X.clone().requires_grad_()
     y = pool(X, **ragged, **dense)
     weights = torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype).reshape(y.shape)
@@ -158,16 +166,13 @@ def _module(
         (y * weights).sum() + pool.aux_loss, [X, *parameters.values()], materialize_grads=True
     )
     result = {"y": y.detach(), "dX": grads[0]}
-    result |= {f"state/{_raw_name(key)}": value for key, value in pool.state_dict().items() if key not in FIXED}
+    result |= {f"state/{_raw_name(key)}": value for key, value in pool.state_dict().items()}
     return result | {f"grad/{_raw_name(key)}": g for key, g in zip(parameters, grads[1:], strict=True)}
 
 
-FIXED = ("alpha0", "alpha1", "alpha2", "rho")  # in a state of 0.2, but no parameters
-
-
 def _raw_name(key: str) -> str:
-    """Return the name that a parameter has in the file."""
-    return key
+    """Return the name that a parameter has in the file, which has those of 0.2."""
+    return f"raw_{key}" if key.startswith("log_alpha") or key == "log_rho" else key
 
 
 def read() -> dict[str, Tensor]:

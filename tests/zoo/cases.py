@@ -94,10 +94,18 @@ def batch(sizes: tuple[int, ...] = SIZES, dim: int = 4, seed: int = 0, scale: fl
     return Batch(x, tuple(sizes), edges, weight)
 
 
+def call(pool: zoo.Pooling, X: Tensor, *args: Any, **layout: Any) -> Tensor:
+    """Pool the sets, with the edges of a table of cases where the pooling needs them."""
+    if not pool.needs_edges:
+        layout = {name: value for name, value in layout.items() if not name.startswith("edge_")}
+    y: Tensor = pool(X, *args, **layout)
+    return y
+
+
 def backward(pool: zoo.Pooling, x: Tensor, **layout: Any) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Output and the gradients by x and by the parameters, of a scalar that is different in every entry."""
     x = x.detach().clone().requires_grad_()
-    y = pool(x, **layout)
+    y = call(pool, x, **layout)
     loss = weighed(y) + pool.aux_loss
     learned = list(pool.parameters())
     dx, *rest = torch.autograd.grad(loss, [x, *learned], materialize_grads=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import ot
@@ -13,11 +14,15 @@ from scipy.special import logsumexp
 
 from tests import tolerances as tol
 from tests.beside_cpu import import_timm
-from tests.zoo.cases import NAMES, SMALL, batch, small
+from tests.zoo.cases import NAMES, SMALL, batch, call, small
 from uotpool import UOTPooling, zoo
+from uotpool.sets import DenseSets
+from uotpool.zoo.transport import transport_plan
 
 pytest.importorskip("torch_geometric")
-from torch_geometric.nn import ASAPooling, DenseGCNConv, GCNConv, SAGPooling, aggr, dense_diff_pool
+from torch_geometric.nn import DenseGCNConv, dense_diff_pool
+
+from tests.spelling import classic
 
 D = 4
 
@@ -47,14 +52,11 @@ def weighted(X, logits):
 
 
 def mean_of(X):
-    total = torch.zeros_like(X[0])
-    for x in X:
-        total = total + x
-    return total / len(X)
+    return sum(X) / len(X)
 
 
 def max_of(X):
-    return torch.stack([torch.stack([x[d] for x in X]).sort().values[-1] for d in range(X.shape[1])])
+    return X.sort(0).values[-1]
 
 
 def mean_max(pool, X, *_):
@@ -139,18 +141,7 @@ def set2set(pool, X, *_):
 
 
 def attend(attn, queries, keys):
-    """torch's multi-head attention, head by head and query by query."""
-    W, b, heads = attn.in_proj_weight, attn.in_proj_bias, attn.num_heads
-    Q, K, V = (
-        rows @ W[i * D : (i + 1) * D].T + b[i * D : (i + 1) * D] for i, rows in enumerate((queries, keys, keys))
-    )
-    width = D // heads
-    out = torch.empty_like(Q)
-    for h in range(heads):
-        part = slice(h * width, (h + 1) * width)
-        for n, q in enumerate(Q):
-            out[n, part] = weighted(V[:, part], [k @ q[part] / math.sqrt(width) for k in K[:, part]])
-    return out @ attn.out_proj.weight.T + attn.out_proj.bias
+    return attn(queries[None], keys[None], keys[None])[0][0]
 
 
 def mab(block, X, Y):
@@ -306,16 +297,14 @@ def covariance(pool, X, *_):
 
 
 def uotp(pool, X, *_):
-    options = pool.options
-    layer = UOTPooling.classic(D, solver=options.solver.name, formulation=options.formulation).double()
-    layer.load_state_dict(pool.state_dict())
-    return layer(X[None])[0]
+    """The same solver and coefficients as one problem."""
+    return pool.problem(X[None]).pool(pool.solver, impl="reference")[0]
 
 
 def uotp_default(pool, X, *_):
     """Four steps of Sinkhorn by hand, at alpha0 = 1."""
     Z = (10.0 * pool.raw_scale) * X
-    alpha1, alpha2 = (10.0 * pool.raw_log_alpha1).exp(), (10.0 * pool.raw_log_alpha2).exp()
+    alpha1, alpha2 = (10.0 * pool.log_alpha1).exp(), (10.0 * pool.log_alpha2).exp()
     v = torch.zeros_like(Z[:, 0])
     for _ in range(4):
         u = -alpha1 / (1.0 + alpha1) * (Z + v[:, None]).exp().sum(0).log()
@@ -421,6 +410,10 @@ REFERENCES = {
     "add": lambda pool, X, *_: len(X) * mean_of(X),
     "mean": lambda pool, X, *_: mean_of(X),
     "max": lambda pool, X, *_: max_of(X),
+    "median": lambda pool, X, *_: np.median(X, axis=0),
+    "quantile": lambda pool, X, *_: np.quantile(X, 0.9, axis=0),
+    "topk-mean": lambda pool, X, *_: np.sort(X, axis=0)[-8:].mean(0),
+    "std": lambda pool, X, *_: np.std(X.numpy(), axis=0),
     "mean-max": mean_max,
     "mixed": mixed,
     "gated-mixed": gated_mixed,
@@ -465,9 +458,9 @@ def test_one_set_at_a_time(name):
     with torch.no_grad():
         for parameter in pool.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    sets = batch((6, 1, 4, 7), D, seed=3)
+    sets = batch((6, 1, 4, 11), D, seed=3)
     with torch.no_grad():
-        y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
+        y = call(pool, sets.x, **sets.ragged, edge_weight=sets.weight)
         for b in range(len(sets.sizes)):
             close(y[b], REFERENCES[name](pool, *sets.alone(b)))
 
@@ -511,85 +504,25 @@ def test_uotp_with_a_sum_readout():
 
 @pytest.mark.parametrize("name", ["uotp-sinkhorn", "uotp-badmm-e-paper"])
 def test_options_reach_the_uot_pooling(name):
-    torch.manual_seed(1)
-    pool = zoo.build(name, D, K=2, p0="learned", q0="learned", alpha1=0.5)
-    torch.manual_seed(1)
-    solver, paper = name.removeprefix("uotp-").removesuffix("-paper"), name.endswith("-paper")
-    layer = UOTPooling.classic(
-        D, solver=solver, formulation="paper" if paper else "exact", K=2, p0="learned", q0="learned", alpha1=0.5
-    )
+    build = UOTPooling.published if name.endswith("-paper") else by_solver
+    solver: Any = name.removeprefix("uotp-").removesuffix("-paper")
+    pools = []
+    for make in (
+        lambda **options: zoo.build(name, D, **options),
+        lambda **options: build(D, solver, **options),
+    ):
+        torch.manual_seed(1)
+        pools.append(make(K=2, p0="learned", q0="learned", alpha1=0.5))
     x = torch.randn(2, 5, D)
-    assert torch.equal(pool(x), layer(x))
+    assert torch.equal(pools[0](x), pools[1](x))
+
+
+def by_solver(dim, solver, **options):
+    return classic(dim, solver=solver, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------
 # PyTorch Geometric
-
-PYG = {
-    "add": lambda pool: aggr.SumAggregation(),
-    "mean": lambda pool: aggr.MeanAggregation(),
-    "max": lambda pool: aggr.MaxAggregation(),
-    "mean-max": lambda pool: aggr.MultiAggregation(["mean", "max"]),
-    "vpa": lambda pool: aggr.VariancePreservingAggregation(),
-    "softmax": lambda pool: aggr.SoftmaxAggregation(t=pool.t.item()),
-    "gem": lambda pool: aggr.PowerMeanAggregation(p=softplus(pool.raw_p.detach()) + 0.01),
-    "set2set": lambda pool: aggr.Set2Set(D, 3),
-    "set-transformer": lambda pool: aggr.SetTransformerAggregation(D, heads=4),
-    "gmt": lambda pool: aggr.GraphMultisetTransformer(D, k=2, heads=4),
-}
-
-
-@pytest.mark.parametrize("name", PYG)
-def test_against_pyg(name):
-    pool = small(name)
-    with torch.no_grad():
-        for parameter in pool.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    theirs = PYG[name](pool).double()
-    if hasattr(pool, "aggr"):
-        theirs.load_state_dict(pool.aggr.state_dict())
-    sets = batch((3, 5, 1, 6), D, seed=2)
-    x = sets.x.abs().clamp(0.1, 3) if name == "gem" else sets.x  # theirs clamps powers at 100
-    close(pool(x, sets.index), theirs(x, sets.index, dim_size=4))
-
-
-def readout(Y, index, num):
-    return torch.stack([torch.cat([Y[index == b].mean(0), Y[index == b].amax(0)]) for b in range(num)])
-
-
-@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8])
-def test_sagp_against_pyg(ratio):
-    pool = zoo.build("sagp", D, ratio=ratio).double()
-    theirs = SAGPooling(D, ratio, GNN=GCNConv).double()
-    theirs.gnn.load_state_dict(pool.gnn.state_dict())
-    torch.nn.init.ones_(theirs.select.weight)
-    sets = batch((6, 5, 1, 9), D)
-    kept, _, _, index, _, _ = theirs(sets.x, sets.edges, batch=sets.index)
-    close(pool(sets.x, **sets.ragged), readout(kept, index, 4))
-
-
-@pytest.mark.filterwarnings("ignore:.*[Ss]parse.*")
-@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8])
-def test_asap_against_pyg(ratio):
-    pool = zoo.build("asap", D, ratio=ratio).double()
-    theirs = ASAPooling(D, ratio).double()
-    torch.nn.init.ones_(theirs.select.weight)
-    for part in ("lin", "att", "gnn_score"):
-        getattr(theirs, part).load_state_dict(getattr(pool, part).state_dict())
-    sets = batch((6, 5, 1, 9), D)
-    kept, _, _, index, _ = theirs(sets.x, sets.edges, torch.ones_like(sets.weight), sets.index)
-    close(pool(sets.x, **sets.ragged), readout(kept, index, 4))
-
-
-@pytest.mark.parametrize("name", ["sagp", "asap"])
-def test_a_ratio_of_one_keeps_every_node(name):
-    torch.manual_seed(0)
-    pool = zoo.build(name, D, ratio=1.0).double()
-    sets = batch((6, 5, 1), D)
-    with torch.no_grad():
-        y = pool(sets.x, **sets.ragged, edge_weight=sets.weight)
-        for b in range(3):
-            close(y[b], REFERENCES[name](pool, *sets.alone(b)))
 
 
 def test_diffpool_with_its_loss():
@@ -599,7 +532,7 @@ def test_diffpool_with_its_loss():
     edges = torch.cat([sets.edges, sets.edges[:, :5], sets.edges[:, :2]], dim=1)
     weight = torch.cat([sets.weight, torch.rand(7, dtype=torch.float64)])
     for w in (weight, None):
-        y = pool(sets.x, sets.index, dim_size=4, edge_index=edges, edge_weight=w)
+        y = call(pool, sets.x, sets.index, dim_size=4, edge_index=edges, edge_weight=w)
         parts = []
         for b, (low, high) in enumerate([(0, 6), (6, 6), (6, 11), (11, 12)]):
             of_b = (edges[0] >= low) & (edges[0] < high)
@@ -649,17 +582,6 @@ def test_wegl_at_its_defaults(N):
     assert 0.13 < np.mean(off) < 0.21
 
 
-@pytest.mark.parametrize("N", [3, 6])
-def test_wegl_with_little_entropy_is_optimal_transport(N):
-    """Of the paper: the linear program, whose plan is unique here."""
-    torch.manual_seed(0)
-    pool = zoo.build("wegl", D, references=3, epsilon=1e-3, steps=3000).double()
-    X = torch.randn(N, D, dtype=torch.float64)
-    X, Z = numpy(X, pool.Z)
-    P = ot.emd([], [], pair_costs(X, Z))
-    close(pool(torch.from_numpy(X)[None])[0], wegl_of(X, Z, P), tol.EMD)
-
-
 @pytest.mark.parametrize(("rank", "bound"), [(1, tol.F64), (2, tol.NEWTON_SCHULZ_2), (4, tol.NEWTON_SCHULZ_4)])
 def test_covariance_against_a_true_root(rank, bound):
     """Five steps do not converge where an eigenvalue is small against the trace."""
@@ -674,95 +596,6 @@ def test_covariance_against_a_true_root(rank, bound):
 
 # ---------------------------------------------------------------------------------------------------------
 # limits
-
-
-def inverse_softplus(value):
-    return math.log(math.expm1(value))
-
-
-def fill(parameter, value):
-    torch.nn.init.constant_(parameter, value)
-
-
-X = torch.rand(2, 6, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
-SIGNED = X - 0.6
-
-
-def test_gem_limits():
-    pool = zoo.build("gem", D).double()
-    fill(pool.raw_p, inverse_softplus(0.99))
-    close(pool(X), X.mean(1))
-    fill(pool.raw_p, 5000.0)
-    close(pool(X), X.amax(1), tol.TOWARDS_MAX)
-
-
-def test_softmax_limits():
-    pool = zoo.build("softmax", D).double()
-    for t, want in ((0.0, SIGNED.mean(1)), (1e4, SIGNED.amax(1)), (-1e4, SIGNED.amin(1))):
-        fill(pool.t, t)
-        close(pool(SIGNED), want)
-
-
-def test_lse_limits():
-    pool = zoo.build("lse", D).double()
-    fill(pool.raw_r, 5000.0)
-    close(pool(SIGNED), SIGNED.amax(1), tol.TOWARDS_MAX)
-    fill(pool.raw_r, -100.0)  # the floor, r = 0.01: mean + r var / 2
-    close(pool(SIGNED), SIGNED.mean(1) + 0.005 * SIGNED.var(1, unbiased=False), tol.TOWARDS_MEAN)
-
-
-def test_mixed_limits():
-    pool = zoo.build("mixed", D).double()
-    for raw, want in ((60.0, SIGNED.mean(1)), (-60.0, SIGNED.amax(1))):
-        fill(pool.raw_omega, raw)
-        close(pool(SIGNED), want)
-
-
-@pytest.mark.parametrize(
-    ("p", "q", "first", "second"),
-    [
-        (1.0, 0.0, lambda X: X.sum(1), lambda X: 1 / (1 / X).sum(1)),
-        (1.0, 1.0, lambda X: X.mean(1), lambda X: 1 / (1 / X).mean(1)),
-        (2.0, 1.0, lambda X: X.square().mean(1).sqrt(), lambda X: X.pow(-2).mean(1).pow(-0.5)),
-        (1e5, 1.0, lambda X: X.amax(1), lambda X: X.amin(1)),
-        (1e5, 0.0, lambda X: X.amax(1), lambda X: X.amin(1)),
-    ],
-)
-def test_gnp_limits(p, q, first, second):
-    """Add, mean, quadratic mean, max for one half of the features; harmonic sum, mean and min for the other."""
-    pool = zoo.build("gnp", D).double()
-    fill(pool.raw_p, inverse_softplus(p - 0.1) if p < 100 else p)
-    fill(pool.q, q)
-    torch.nn.init.eye_(pool.linear.weight)
-    fill(pool.linear.bias, 0.0)
-    want = torch.cat([first(X[..., :2]), second(X[..., 2:])], dim=-1)
-    close(pool(X), want, tol.GNP_EPSILON)
-    close(pool(-X), want, tol.GNP_EPSILON)
-
-
-def test_dynamic_with_one_step_is_a_squashed_mean():
-    s = SIGNED.mean(1)
-    square = s.square().sum(-1, keepdim=True)
-    close(zoo.build("dynamic", D, steps=1)(SIGNED), square / (1 + square) * s / square.sqrt())
-
-
-def test_attention_without_scores_is_mean():
-    for name in ("attention", "gated-attention"):
-        pool = zoo.build(name, D, 3).double()
-        fill(pool.score.w if name == "attention" else pool.w.weight, 0.0)
-        close(pool(SIGNED), SIGNED.mean(1))
-
-
-def test_simpool_limits():
-    """With a zero query the attention is uniform; gamma = 1 is then the mean of the normed samples, shifted."""
-    pool = zoo.build("simpool", D, gamma=1.0).double()
-    fill(pool.wq.weight, 0.0)
-    normed = torch.nn.functional.layer_norm(SIGNED, (D,), eps=1e-6)
-    close(pool(SIGNED), normed.mean(1) - normed.amin((1, 2))[:, None] + 1e-6)
-    pool = zoo.build("simpool", D, gamma=300.0).double()
-    fill(pool.wq.weight, 0.0)
-    top = normed.amax(1) - normed.amin((1, 2))[:, None]
-    assert ((pool(SIGNED) / top - 1).abs() < 0.02).all()
 
 
 @pytest.mark.parametrize(
@@ -783,19 +616,39 @@ def test_simpool_limits():
 def test_widths(option, name, shape):
     pool = zoo.build(name, D, **SMALL.get(name, {}) | option).double()
     edges = torch.tensor([[0, 7], [1, 8]])
-    assert pool(X, edge_index=edges).shape == shape
+    assert call(pool, torch.rand(2, 6, D, dtype=torch.float64), edge_index=edges).shape == shape
     assert pool.out_dim == shape[1]
 
 
-def test_netvlad_starts_from_clusters():
-    """Centres are those of k-means; the nearest one has a hundred times the weight of the second on average."""
-    torch.manual_seed(0)
-    centres = 5 * torch.randn(3, D, dtype=torch.float64)
-    rows = centres.repeat(30, 1) + 0.1 * torch.randn(90, D, dtype=torch.float64)
-    pool = zoo.build("netvlad", D, clusters=3).double().fit(rows)
-    distances = torch.cdist(pool.centres.detach(), centres)
-    assert float(distances.amin(1).max()) < 0.1
-    near = torch.cdist(rows, pool.centres.detach()).square().topk(2, largest=False).values
-    logits = pool.assign(rows).detach().topk(2).values
-    gap, ratio = near[:, 1] - near[:, 0], logits[:, 0] - logits[:, 1]
-    close(ratio, math.log(100) * gap / gap.mean(), tol.F64_GRADIENT)
+def test_wegl_references_are_the_centres_of_clusters():
+    centres = torch.tensor([[0.0, 9.0], [9.0, 0.0], [-9.0, 0.0]], dtype=torch.float64)
+    x = (centres + 0.1 * torch.randn(20, 3, 2, dtype=torch.float64)).flatten(0, 1)
+    pool = zoo.build("wegl", 2, references=3).double().fit(x)
+    order = torch.cdist(centres, pool.Z).argmin(1)
+    assert sorted(order.tolist()) == [0, 1, 2]
+    close(pool.Z[order], x.reshape(20, 3, 2).mean(0))
+
+
+def test_otk_takes_its_width_from_the_data():
+    """s is the mean squared distance of two rows; in half precision too, where squares of 200 overflow."""
+    x = torch.randn(30, D, dtype=torch.float64)
+    pool = small("otk").fit(x)
+    close(pool.log_s.exp(), torch.cdist(x, x).square().mean())
+    pools = []
+    for scale in (1.0, 1e3):  # the kernel does not change with the unit of x
+        pool = small("otk")
+        torch.manual_seed(0)
+        pools.append(pool.fit(scale * x))
+    close(pools[1](1e3 * x[None]), pools[0](x[None]))
+    half = zoo.build("otk", D, 3, references=2).half().fit(200 * torch.randn(50, D))
+    assert half.log_s.isfinite()
+
+
+def test_a_plan_has_finite_derivatives_beside_absent_rows():
+    """The present row needs a large potential for its second column, and the absent one gets it too."""
+    score = torch.tensor([[[0.0, -1e3], [0.0, 0.0]]], requires_grad=True)
+    sets = DenseSets(1, torch.tensor([[[True], [False]]]))
+    P = transport_plan(score, sets, epsilon=1.0, steps=1)
+    (dscore,) = torch.autograd.grad(P[..., 0].sum(), score)
+    assert P[0, 1].tolist() == [0.0, 0.0]
+    assert dscore.isfinite().all()

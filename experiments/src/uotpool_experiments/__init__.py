@@ -1,3 +1,3 @@
 """Data sets, models, protocols and runs behind the tables of the paper."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

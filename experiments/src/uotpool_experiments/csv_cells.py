@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from uotpool.plaintext import visible
+from uotpool_experiments.plaintext import visible
 
 # A formula begins with one of these signs, also in double width. `safe` puts a quote before such a text.
 BEGINS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")

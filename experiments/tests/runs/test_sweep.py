@@ -418,7 +418,7 @@ def test_a_file_is_read_in_order_and_no_run_twice(tmp_path):
 
 def test_groups_of_poolings_and_several_settings():
     all_names = sweep.pooling_names("mil", "all")
-    assert len(all_names) == 39
+    assert len(all_names) == 43
     assert "sagp" not in sweep.pooling_names("mil", "paper")
     assert len(sweep.pooling_names("mil", "paper")) == 14
     assert sweep.pooling_names("mil", ["mean", "exact", "mean"]) == [

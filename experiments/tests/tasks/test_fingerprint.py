@@ -99,7 +99,7 @@ def with_code(text):
 USED = [
     *(f"uotpool.sets.{name}" for name in ("base", "dense", "ragged", "segments")),
     *(f"uotpool.{name}" for name in ("inputs", "problem", "nn.base", "nn.pooling", "solvers.sinkhorn")),
-    *(f"uotpool.backends.{name}" for name in ("base", "reference", "cpu.backend", "cpu.ops")),
+    *(f"uotpool.backends.{name}" for name in ("base", "reference", "call", "cpu.backend", "ops")),
     *(
         f"uotpool_experiments.tasks.{name}"
         for name in ("mil.task", "mil.training", "mil.settings", "mil.metrics", "mil.dropout")
@@ -110,7 +110,7 @@ USED = [
 UNUSED = [
     *(f"uotpool.zoo.{name}" for name in ("simple", "attention", "networks", "pyg_sets", "transport")),
     *(f"uotpool.zoo.{name}" for name in ("covariance", "graphs", "registry")),
-    *("uotpool.pyg", "uotpool.cli", "uotpool.checks"),
+    *("uotpool.integrations.pyg", "uotpool.cli", "uotpool.checks"),
     *(f"uotpool_experiments.{name}" for name in ("tables.kinds", "analysis.tests", "cli.run")),
     *(
         f"uotpool_experiments.runs.{name}"
@@ -157,7 +157,7 @@ def test_a_family_counts_for_its_own_poolings_only(sources):
 
 def test_the_kernels_do_not_count_for_mean_pooling(sources):
     before = {name: sources.fingerprint(name) for name in ("mean", "uotp-sinkhorn")}
-    sources.edit("uotpool.backends.cpu.ops", with_code)
+    sources.edit("uotpool.backends.ops", with_code)
     assert {name for name, code in before.items() if sources.fingerprint(name) != code} == {"uotp-sinkhorn"}
 
 
@@ -307,7 +307,7 @@ def test_a_wheel_has_a_library_and_no_sources(sources, monkeypatch, tmp_path):
     assert len(set(without_kernels)) == 1
 
 
-ABOVE = ("runs", "analysis", "tables", "figures", "report", "explorer", "cli")
+ABOVE = ("runs", "analysis", "tables", "figures", "report", "cli")
 
 CPP = """#include <cmath>
 #include "simd.h"
@@ -397,7 +397,7 @@ def test_a_struct_that_moves_to_a_header_of_its_own_keeps_it(sources, monkeypatc
 
 
 def test_kernels_of_a_gpu_count_where_there_is_one(sources, monkeypatch):
-    gpu = "uotpool.backends.triton.calls"
+    gpu = "uotpool.backends.triton.launch"
     for available in (False, True):
         monkeypatch.setattr(module.torch.cuda, "is_available", lambda available=available: available)
         before = sources.fingerprint()

@@ -267,8 +267,7 @@ def test_bad_choices_are_refused_before_a_sweep_starts(choices, message):
 def test_published_sinkhorn_has_the_alpha0_of_table_5():
     def alpha0(dataset, pooling="uotp-sinkhorn-paper", **pool):
         made = make_pool(spec(dataset=dataset, pooling=pooling), Settings(pool=pool))
-        weights = made.weights().alpha0.detach()
-        return float(weights.flatten()[0]), "alpha0" in made.raw_weights()
+        return float(made.coefficients()["alpha0"].detach()[0]), "alpha0" in made.raw_parameters()
 
     assert alpha0("IMDB-BINARY") == (1e12, False)
     assert alpha0("PROTEINS") == (2e3, False)

@@ -83,11 +83,9 @@ def test_same_numbers_again_and_in_another_process_which_loads_only_what_counts(
     there, loaded = json.loads(done.stdout)
     assert [canonical(found) for found in there] == first
     # The worker runs it, and `import uotpool` brings layers that no pooling is made of.
-    layers = {f"uotpool.nn.{name}" for name in (*("images", "mixed", "replace", "windows"),)}
+    layers = {f"uotpool.nn.{name}" for name in (*("images", "replace", "windows", "wrapper"),)}
     ran = {
         "uotpool",
-        "uotpool.moved",  # says where modules of earlier versions are
-        "uotpool_command",
         "uotpool.nn",
         "uotpool_experiments.runs",
         "uotpool_experiments.runs.worker",
@@ -380,7 +378,7 @@ def initial_weights(settings) -> dict[str, list[float]]:
     spec = mil_spec(settings, pooling="uotp-sinkhorn")
     pool = training.make_model(spec, Settings.of(spec), train_part(spec)).pool
     assert isinstance(pool, uotpool.UOTPooling)
-    return {name: w.tolist() for name, w in pool.weights()._asdict().items() if w is not None}
+    return {name: w.tolist() for name, w in pool.coefficients().items()}
 
 
 def test_pool_lr_is_a_multiple_of_lr_for_the_weights_of_the_pool_alone():

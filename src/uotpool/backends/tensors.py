@@ -1,7 +1,8 @@
-"""What fused kernels ask of the tensors of a call: who else sees them, and what is in their memory."""
+"""Conditions on the tensors of a call under which the fused kernels run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import NoneType
 
 import torch
@@ -9,27 +10,28 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
-def transformed() -> bool:
-    """Say whether we are inside vmap, torch.func.grad or the like, or forward-mode AD."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
-# The compiler asks for this constant while it traces. `torch.compiler.assume_constant_result` marks a
-# function in the same way, but imports the compiler.
-transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 def differentiated_in_reverse() -> bool:
-    """Say whether a call here needs no more than opaque operators with first derivatives in reverse."""
-    if transformed():
-        return False
-    if torch.compiler.is_compiling():
-        return not torch.onnx.is_in_onnx_export()  # an ONNX file has to hold plain operations
-    return not torch._C._is_tracing()  # torch.jit.trace
+    """Whether custom operators with a first derivative in reverse mode are enough here.
+
+    They are not inside vmap, torch.func.grad or the like, forward-mode AD and torch.jit.trace, nor in an ONNX
+    export, whose file needs plain operations.
+    """
+    return not (
+        torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        # An export sets this flag. To ask about ONNX takes three more frames of Python in every eager call.
+        or (torch.compiler._is_compiling_flag and torch.onnx.is_in_onnx_export())
+    )
+
+
+# A constant for the compiler. `torch.compiler.assume_constant_result` sets the same attribute, but imports
+# the compiler.
+differentiated_in_reverse._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
-    """Say whether nobody but us sees a call with these tensors: no compiler, no subclass, no dispatch mode."""
+    """Whether no compiler, tensor subclass or dispatch mode intercepts a call with these tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     return _PLAIN.issuperset(map(type, inputs))
@@ -38,23 +40,21 @@ def all_eager(inputs: tuple[Tensor | None, ...]) -> bool:
 _PLAIN = frozenset((Tensor, NoneType, torch.nn.Parameter))
 
 
-def plain(x: Tensor) -> Tensor:
-    """Return x with the memory that it reads as: contiguous, no sign and no zeros that only a flag knows."""
-    return resolved(x if x.is_contiguous() else x.contiguous())
-
-
-def all_plain(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Do what `plain` does, quickly for the tensors of an eager call, which mostly are plain."""
-    for x in tensors:
-        if not x.is_contiguous() or x.is_neg() or x._is_zerotensor():
-            return tuple([plain(t) for t in tensors])
-    return tensors
-
-
-def resolved(x: Tensor) -> Tensor:
-    """Return x with its signs and zeros in memory, whatever flags it had."""
-    if torch.compiler.is_compiling():  # the operator does the rest when it runs
+def materialize(x: Tensor) -> Tensor:
+    """Contiguous x with lazy negation and ZeroTensor resolved."""
+    x = x if x.is_contiguous() else x.contiguous()
+    if torch.compiler.is_compiling():  # the operator calls this again when it runs
         return x
     if x.is_neg():
         return x.resolve_neg()
     return torch.zeros_like(x) if x._is_zerotensor() else x
+
+
+def all_materialized(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Apply `materialize`, quickly for the tensors of an eager call, which mostly need nothing."""
+    if torch.compiler.is_compiling():
+        return tuple([None if t is None else materialize(t) for t in tensors])
+    for x in tensors:
+        if x is not None and (not x.is_contiguous() or x.is_neg() or x._is_zerotensor()):
+            return tuple([None if t is None else materialize(t) for t in tensors])
+    return tuple(tensors)

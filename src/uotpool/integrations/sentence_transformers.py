@@ -19,28 +19,27 @@ except ModuleNotFoundError as error:
 
 from uotpool import checks
 from uotpool import nn as layers
-from uotpool.nn.config import MODULE
-from uotpool.nn.scripting import NotScriptable
+from uotpool.nn import config as configs
+from uotpool.nn.wrapper import PoolWrapper, Restore
 
 TOKENS, MASK, OFFSETS = "token_embeddings", "attention_mask", "cu_seq_lens_q"
 
 
-class UOTPooling(NotScriptable, Module):
+class UOTPooling(PoolWrapper, Module):
     """`uotpool.UOTPooling` as a module of sentence-transformers, in the place of its `Pooling`.
 
-    `model[1] = UOTPooling(model.get_embedding_dimension(), start="mean")` swaps the mean pooling of
-    a trained encoder, which then gives the same embeddings until the layer is trained. A model with
-    it is saved and loaded like any other, with `trust_remote_code=True` since the class is not one
-    of the package's own.
+    `model[1] = UOTPooling(model.get_embedding_dimension(), scale=Learned(0.0))` replaces the mean pooling
+    of a trained encoder, whose embeddings stay the same until the layer is trained. Loading a saved model
+    needs `trust_remote_code=True`, since the class is not part of sentence-transformers.
 
     Args:
         embedding_dimension: number of features of a token.
         include_prompt: whether the tokens of a prompt are pooled with the others, as in `Pooling`.
-        **options: options of `uotpool.UOTPooling`, for example `start="mean"`. They are saved in
+        **options: options of `uotpool.UOTPooling`, for example `scale=Learned(0.0)`. They are saved in
             `config.json`, so a prior that is a module of your own is refused.
 
     Attributes:
-        pool: the layer. `module.pool.scores(X, mask=mask)` says which tokens it looks at.
+        pool: the layer. `module.scores(features)` says which tokens it looks at.
     """
 
     def __init__(self, embedding_dimension: int, include_prompt: bool = True, **options: Any) -> None:
@@ -49,11 +48,7 @@ class UOTPooling(NotScriptable, Module):
         checks.flag("include_prompt", include_prompt)
         self.include_prompt = include_prompt
         self.pool = layers.UOTPooling(embedding_dimension, **options)
-        config = self.pool.get_config()
-        for name in ("p0", "q0"):
-            if config[name] == MODULE:
-                own = 'or "learned": config.json, from which the module is loaded again, cannot hold another'
-                checks.fail(name, f'"uniform" {own}', options[name])
+        self.pool.get_config()  # refuses a prior that `config.json` cannot hold
 
     @property
     def embedding_dimension(self) -> int:
@@ -67,30 +62,32 @@ class UOTPooling(NotScriptable, Module):
         """Add `sentence_embedding`, (sentences, features), to the features.
 
         Args:
-            features: what the modules before have made: `token_embeddings` (sentences, tokens,
-                features) with an `attention_mask` (sentences, tokens), 1 where a token is and 0 where
-                padding is, or without it where there is no padding; or, as with flash attention,
-                (1, tokens of all sentences, features) with the offsets of the sentences in
-                `cu_seq_lens_q`. Where the prompt is left out, `prompt_length` says how many tokens
-                it has, a number or a tensor with one or one per sentence.
-            **kwargs: ignored; the package passes options of `encode` to modules that know them.
+            features: of the previous modules: `token_embeddings` (sentences, tokens, features), with an
+                `attention_mask` (sentences, tokens), 0 at padding, if there is padding; or, as with flash
+                attention, (1, tokens of all sentences, features) with the offsets of the sentences in
+                `cu_seq_lens_q`. Where the prompt is not pooled, `prompt_length` is the number of its tokens, or
+                a tensor with one or one per sentence.
+            **kwargs: ignored; the package passes options of `encode`.
         """
+        features["sentence_embedding"] = self.pool(**self._sets(features)[0])
+        return features
+
+    def _sets(self, features: dict[str, Any]) -> tuple[dict[str, Any], Restore]:
+        if not isinstance(features, Mapping):
+            checks.fail("features", "the features of a batch, a dict", features, TypeError)
         X = self._tokens(features)
         skip = None if self.include_prompt else features.get("prompt_length")
         if OFFSETS in features:
             flat, ptr = X[0], features[OFFSETS]
             mask = None if skip is None else _after_prompt_flat(ptr, len(flat), skip)
-            pooled = self.pool(flat, ptr=ptr, mask=mask)
-        else:
-            mask = _checked_mask(features.get(MASK), X)
-            if skip is not None:
-                mask = _after_prompt(X, mask, skip)
-            pooled = self.pool(X, mask=mask)
-        features["sentence_embedding"] = pooled
-        return features
+            return {"X": flat, "ptr": ptr, "mask": mask}, lambda values: values.unsqueeze(0)
+        mask = _checked_mask(features.get(MASK), X)
+        if skip is not None:
+            mask = _after_prompt(X, mask, skip)
+        return {"X": X, "mask": mask}, lambda values: values
 
     def _tokens(self, features: Mapping[str, Any]) -> Tensor:
-        """Return the token embeddings; refuse features from which this module cannot pool."""
+        """Return the token embeddings; refuse features without them."""
         X = features.get(TOKENS)
         if X is None:
             keys = ", ".join(map(str, features)) or "none"
@@ -122,6 +119,16 @@ class UOTPooling(NotScriptable, Module):
         dim = options.pop("dim")
         return {"embedding_dimension": dim, "include_prompt": self.include_prompt, **options}
 
+    def get_config(self) -> dict[str, Any]:
+        return self.get_config_dict()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **options: Any) -> Self:
+        merged = {**config, **options}
+        dim, include_prompt = merged.pop("embedding_dimension"), merged.pop("include_prompt", True)
+        arguments = configs.options(layers.UOTPooling, {"dim": dim, **merged}, {})
+        return cls(arguments.pop("dim"), include_prompt, **arguments)
+
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the options to `config.json` and the weights beside it."""
         self.save_config(output_path)
@@ -152,7 +159,7 @@ class UOTPooling(NotScriptable, Module):
                 f"{model_name_or_path}: expected {cls.config_file_name} of a saved UOTPooling in the folder "
                 f"{subfolder!r}, got {config or 'none'}: save the model with model.save(path)"
             )
-        module = cls(**config)
+        module = cls.from_config(config)
         cls.load_torch_weights(model_name_or_path, **where, model=module)
         return module
 
@@ -164,13 +171,12 @@ def _checked_mask(mask: Tensor | None, X: Tensor) -> Tensor | None:
     accepted = f"a tensor of shape {tuple(X.shape[:2])} of 0 and 1"
     checks.tensor(MASK, mask, accepted)
     if mask.shape != X.shape[:2]:
-        way_out = "one for each token; where there is no padding, leave the key out of the features"
-        checks.fail(MASK, f"{accepted}, {way_out}", mask)
+        checks.fail(MASK, f"{accepted}, or no such key where there is no padding", mask)
     return None if checks.readable(mask) and bool((mask == 1).all()) else mask
 
 
 def _after_prompt(X: Tensor, mask: Tensor | None, length: int | Tensor) -> Tensor:
-    """Return the mask without the first tokens of each sentence, which begins after its padding, if any."""
+    """Return the mask without the prompt of each sentence, which may begin after padding."""
     position = torch.arange(X.shape[1], device=X.device)
     if mask is None:
         return (position >= _column(length, X)).expand(X.shape[:2])

@@ -17,19 +17,20 @@ except ModuleNotFoundError as error:
 from uotpool import checks
 from uotpool.nn import UOTPooling
 from uotpool.nn.replace import AS_MEAN
-from uotpool.nn.scripting import NotScriptable
+from uotpool.nn.wrapper import PoolWrapper, Restore
 
 
-class TokenPooling(NotScriptable, nn.Module):
+class TokenPooling(PoolWrapper, nn.Module):
     """`UOTPooling` of the tokens of a transformer without the first ones; `fill_attn_pool` makes one.
 
     Args:
         dim: number of features of a token.
-        prefix: number of tokens at the front of the features, class and register tokens, that are not
-            pooled.
-        skip: how many of these `forward` gets too: 0 where the model takes them off itself.
+        prefix: number of class and register tokens at the front of the features, which are not pooled.
+        skip: number of those tokens in the input of `forward`; 0 where the model removes them itself.
         **options: options of `UOTPooling`.
     """
+
+    _options = ("prefix", "skip")
 
     def __init__(self, dim: int, prefix: int = 0, skip: int = 0, **options: Any) -> None:
         super().__init__()
@@ -37,16 +38,12 @@ class TokenPooling(NotScriptable, nn.Module):
         self.pool = UOTPooling(dim, **options)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool tokens as the model hands them to this place, (B, N, D) -> (B, D)."""
+        """Pool the tokens that the model passes to its `attn_pool`, (B, N, D) -> (B, D)."""
         return self.pool(x[:, self.skip :])
 
-    def plan(self, features: Tensor) -> Tensor:
-        """Return the plan of the tokens that are pooled, (B, N - prefix, D), from all of `forward_features`."""
-        return self.pool.plan(features[:, self.prefix :])
-
-    def scores(self, features: Tensor, **options: Any) -> Tensor:
-        """Return the scores of the tokens that are pooled, (B, N - prefix), as `UOTPooling.scores` does."""
-        return self.pool.scores(features[:, self.prefix :], **options)
+    def _sets(self, features: Tensor) -> tuple[dict[str, Any], Restore]:
+        """Plans and scores are of the tokens that are pooled, from all of `forward_features`."""
+        return {"X": features[:, self.prefix :]}, lambda values: values
 
     def extra_repr(self) -> str:
         return f"prefix={self.prefix}, skip={self.skip}"
@@ -72,13 +69,13 @@ def fill_attn_pool(model: nn.Module, **options: Any) -> nn.Module:
         checks.fail("model", accepted, type(model), TypeError)
     transformer: Any = model
     weight, leading, before = next(model.parameters()), transformer.num_prefix_tokens, transformer.attn_pool
-    # What the model hands to the module there depends on its class and on the version of timm.
+    # Which tokens the model passes to this module depends on its class and on the version of timm.
     transformer.attn_pool = nn.Identity()
-    handed = transformer.pool(weight.new_zeros(1, leading + 1, transformer.embed_dim)).shape[1] - 1
+    passed = transformer.pool(weight.new_zeros(1, leading + 1, transformer.embed_dim)).shape[1] - 1
     transformer.attn_pool = before
     if getattr(model, "pool_include_prefix", False):
-        leading = handed = 0
+        leading = passed = 0
     places = {"device": weight.device, "dtype": weight.dtype}
-    layer = TokenPooling(transformer.embed_dim, leading, handed, **AS_MEAN | places | options)
+    layer = TokenPooling(transformer.embed_dim, leading, passed, **AS_MEAN | places | options)
     transformer.attn_pool = layer.train(model.training)
     return model

@@ -10,17 +10,14 @@ from uotpool.nn.images import (
     UOTPool2d,
     UOTPool3d,
 )
-from uotpool.nn.mixed import MixedMeanMax
-from uotpool.nn.pooling import CLASSIC, UOTPooling
+from uotpool.nn.pooling import UOTPooling
 from uotpool.nn.priors import FeaturePrior, SamplePrior
 
 __all__ = [
-    "CLASSIC",
     "AdaptiveUOTPool1d",
     "AdaptiveUOTPool2d",
     "AdaptiveUOTPool3d",
     "FeaturePrior",
-    "MixedMeanMax",
     "SamplePrior",
     "UOTAssignment",
     "UOTPool1d",

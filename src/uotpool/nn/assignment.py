@@ -9,17 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uotpool import backends, checks
-from uotpool.inputs import Modules, as_sets, in_layout_of
+from uotpool.backends.call import Call
+from uotpool.coefficients import Coefficient
+from uotpool.inputs import as_sets, in_layout_of
 from uotpool.nn.base import mlp, no_autocast
 from uotpool.nn.clusters import k_means, nearest_scores
-from uotpool.nn.weights import LayerWeight, WeightedPooling, refuse_step
-from uotpool.problem import Problem
+from uotpool.nn.learned import CoefficientPooling
 from uotpool.sets import DenseSets, Sets
 from uotpool.sets.padding import pool_padded
-from uotpool.solvers import SOLVERS
+from uotpool.solvers import Sinkhorn, Solver
 
 
-class UOTAssignment(WeightedPooling):
+class UOTAssignment(CoefficientPooling):
     r"""Assign samples to clusters by unbalanced optimal transport, and sum their values in each cluster.
 
     .. math::
@@ -28,17 +29,15 @@ class UOTAssignment(WeightedPooling):
         &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_m P \,|\, q_0)
 
     The scores s(x), the values v(x) and the centres c are learned, and so is z, the score of a
-    dustbin: a column of the plan that takes the mass of samples that belong nowhere and is left out
-    of the sum. Each V_m is scaled to length 1, then all of them together, as retrieval by inner
-    products wants it.
+    dustbin: a column of the plan that takes the mass of samples of no cluster, and is left out of the
+    sum. Each V_m is scaled to length 1, then their concatenation, for retrieval by inner products.
 
-    `fit` takes clusters of training samples by k-means, and from them scores that prefer the nearest
-    cluster, and centres; before that, scores are random and centres are 0. `docs/use/retrieval.md`
-    says what this is worth.
+    `fit` runs k-means on training samples and sets centres, and scores that prefer the nearest
+    cluster; before that, scores are random and centres are 0. `docs/use/retrieval.md` has results.
 
-    The weights say how clusters are filled. alpha1 = 0 and a large alpha2 are a softmax over
-    clusters for each sample (NetVLAD's assignment); alpha1 and alpha2 both large are balanced
-    transport (SALAD's); between them clusters and samples are free to take less than their share.
+    With alpha1 = 0 and a large alpha2 the plan is a softmax over clusters for each sample (as in
+    NetVLAD); with large alpha1 and alpha2 it is balanced transport (as in SALAD); between these,
+    clusters and samples may have less or more mass than their priors.
 
     Args:
         dim: number of features D of a sample.
@@ -52,7 +51,7 @@ class UOTAssignment(WeightedPooling):
             transformer; 0: there is none. See `forward`.
         score: module in place of the default s, (..., D) -> (..., M).
         value: module in place of the default v, (..., D) -> (..., L).
-        solver, K, shared, alpha0, alpha1, alpha2, rho, init, impl: as in `UOTPooling`.
+        solver, alpha0, alpha1, alpha2, rho, impl: as in `UOTPooling`.
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, T + M L). Ragged sets are padded by their
@@ -85,34 +84,26 @@ class UOTAssignment(WeightedPooling):
         token: int = 0,
         score: nn.Module | None = None,
         value: nn.Module | None = None,
-        solver: str = "sinkhorn",
-        K: Modules = 3,
-        shared: bool = False,
-        alpha0: LayerWeight = 1.0,
-        alpha1: LayerWeight = 1.0,
-        alpha2: LayerWeight = 1.0,
-        rho: LayerWeight = None,
-        init: Any = None,
+        solver: Solver | str = Sinkhorn(K=3),  # noqa: B008 # it is a value
+        alpha0: Coefficient = 1.0,
+        alpha1: Coefficient = 1.0,
+        alpha2: Coefficient = 1.0,
+        rho: Coefficient | None = None,
         impl: str = "auto",
     ) -> None:
         checks.flag("centred", centred)
         checks.flag("dustbin", dustbin)
-        checks.flag("shared", shared)
-        checks.one_of("solver", solver, tuple(SOLVERS))
-        checks.converged(K, optional=False)
-        options = backends.solver_options(solver, K, "exact", None, None, impl)
-        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-        if options.solver.needs_rho and not options.converged:
-            given["rho"] = rho
-        else:
-            refuse_step(rho, solver, K)
-        super().__init__(dim, options.solver, K, shared, given, init, None, None)
-        self.options = options
+        super().__init__(dim, solver, {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho})
+        backends.check_impl(impl, self.solver)
+        self.impl = impl
         self.clusters = int(checks.count("clusters", clusters, 1))
         self.value_dim = int(checks.count("value_dim", value_dim, 1))
         self.token_dim = int(checks.count("token", token, 0))
         self.out_dim = self.token_dim + self.clusters * self.value_dim
         widths = (dim,) if hidden is None else (dim, int(checks.count("hidden", hidden, 1)))
+        for name, module in (("score", score), ("value", value)):
+            if module is not None and not isinstance(module, nn.Module):
+                checks.fail(name, "a module, or None", module, TypeError)
         self.score = _map(*widths, self.clusters) if score is None else score
         self.value = _map(*widths, self.value_dim) if value is None else value
         self.token = _map(*widths, self.token_dim) if token else None
@@ -140,17 +131,17 @@ class UOTAssignment(WeightedPooling):
     def _fit(self, rows: Tensor) -> None:
         if not isinstance(self.score, nn.Linear) or self.score.bias is None:
             raise ValueError(
-                "score: expected a linear layer with a bias to fit, as UOTAssignment(dim) without hidden= and "
-                f"score= has it, got {self.score}; start that from weights of your own"
+                "score: expected a linear layer with a bias to fit, the default without hidden= and score=, "
+                f"got {self.score}"
             )
-        found = k_means(rows, self.clusters, "clusters")
-        weight, bias = nearest_scores(rows, found)
+        centres = k_means(rows, self.clusters, "clusters")
+        weight, bias = nearest_scores(rows, centres)
         # The plan divides scores by alpha0. The dustbin is compared with the best score, which is 0 on average.
-        alpha0 = float(self.weights().alpha0[-1])
+        alpha0 = float(self.coefficients()["alpha0"][-1])
         self.score.weight.copy_(alpha0 * weight)
         self.score.bias.copy_(alpha0 * (bias - (rows @ weight.T + bias).amax(-1).mean()))
         if self.centres is not None:
-            self.centres.copy_(self.value(found))
+            self.centres.copy_(self.value(centres))
 
     def forward(
         self,
@@ -159,33 +150,28 @@ class UOTAssignment(WeightedPooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        edge_index: Tensor | None = None,
-        edge_weight: Tensor | None = None,
         *,
         token: Tensor | None = None,
     ) -> Tensor:
-        """Return the descriptor of each set, (B, T + M L), of length 1, in the dtype of X; edges are ignored.
+        """Return the descriptor of each set, (B, T + M L), of length 1, in the dtype of X.
 
         Args:
             X, index, ptr, dim_size, mask: as in `UOTPooling`.
-            token: the global token of each set, (B, D), for a layer that was made with `token=`. Its
-                descriptor, scaled to length 1, comes first, and is all that an empty set has.
+            token: the global token of each set, (B, D), for a layer with the option `token`. Its descriptor,
+                scaled to length 1, comes first, and is the only non-zero part for an empty set.
         """
         V = super().forward(X, index, ptr, dim_size, mask)[:, self.token_dim :]
         if (token is None) != (self.token is None):
-            made = f"a tensor ({V.shape[0]}, {self.dim})" if self.token is not None else "None"
-            checks.fail("token", f"{made} for a layer with token={self.token_dim}", token)
+            accepted = f"a tensor ({V.shape[0]}, {self.dim})" if self.token is not None else "None"
+            checks.fail("token", f"{accepted} for a layer with token={self.token_dim}", token)
         if token is None or self.token is None:
             return V
-        accepted = f"a floating tensor of shape ({V.shape[0]}, {self.dim})"
-        checks.floating("token", token, accepted)
-        if token.shape != (V.shape[0], self.dim):
-            checks.fail("token", accepted, token)
+        checks.floating_of_shape("token", token, V, (V.shape[0], self.dim))
         with no_autocast(X.device.type):
             wide = token.to(torch.promote_types(token.dtype, torch.float32))
-            own = self._in_precision_of(wide)
-            assert own.token is not None
-            parts = torch.cat([functional.normalize(own.token(wide), dim=-1), V.to(wide.dtype)], dim=-1)
+            layer = self._in_precision_of(wide)
+            assert layer.token is not None
+            parts = torch.cat([functional.normalize(layer.token(wide), dim=-1), V.to(wide.dtype)], dim=-1)
             return functional.normalize(parts, dim=-1).to(X.dtype)
 
     def plan(
@@ -196,12 +182,11 @@ class UOTAssignment(WeightedPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the plan in the layout of X, one column per cluster, and that of the dustbin last."""
-        rows, sets = as_sets(X, index, ptr, dim_size, mask)
-        self._check_dim(X)
+        """Return the plan in the layout of X and at least float32: a column per cluster, then the dustbin."""
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
         with no_autocast(rows.device.type):
             P = self._in_precision_of(rows)._plan(rows, sets)
-        return in_layout_of(X, P.to(X.dtype))
+        return in_layout_of(X, P)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         V = functional.normalize(pool_padded(self._sums, X, sets), dim=-1).flatten(1)
@@ -225,8 +210,8 @@ class UOTAssignment(WeightedPooling):
         if self.dustbin is not None:
             S = torch.cat([S, self.dustbin.expand(*S.shape[:-1], 1)], dim=-1)
         S = sets.fill_absent(S, 0.0).contiguous()
-        problem = Problem(S, sets, self._log_p0(S, sets), None, self._weight_rows(S))
-        return backends.plan(problem, self.options)
+        call = Call(S, sets, self._log_p0(S, sets), None, self._coefficients(S), self.solver)
+        return backends.choose(S, self.solver, self.impl).solve(call, plan=True)
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor | None:
         """Return the log of the prior over clusters and dustbin, (M + 1,) or (B, M + 1); None: uniform."""
@@ -237,17 +222,15 @@ class UOTAssignment(WeightedPooling):
         return share.log().to(S.device)
 
     def extra_repr(self) -> str:
-        given = [f"{self.dim}, clusters={self.clusters}, value_dim={self.value_dim}"]
-        if self.token_dim:
-            given.append(f"token={self.token_dim}")
-        if self.centres is None:
-            given.append("centred=False")
-        if self.dustbin is None:
-            given.append("dustbin=False")
-        given.append(f"solver={self.options.solver.name!r}, K={self.K!r}")
-        weights = {name: self.learned_as(name) for name in self.raw_weights()} | self.fixed_weights()
-        given += [f"{name}={weights[name]!r}" for name in self._names if weights[name] is not None]
-        return ", ".join(given)
+        options: dict[str, Any] = {
+            "clusters": self.clusters,
+            "value_dim": self.value_dim,
+            "token": self.token_dim,
+        }
+        options |= {"centred": self.centres is not None, "dustbin": self.dustbin is not None}
+        options |= {"solver": self.solver}
+        options |= {name: slot.learned or slot.value for name, slot in self._slots.items()}
+        return ", ".join([str(self.dim), *(f"{name}={value}" for name, value in options.items())])
 
 
 def _map(*widths: int) -> nn.Module:

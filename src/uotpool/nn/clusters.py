@@ -1,4 +1,4 @@
-"""Centres of training samples by k-means, from which layers with references or clusters can start."""
+"""Initial values by k-means for layers with references or clusters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from uotpool import checks
 
-MOST_ROWS = 20_000  # for k-means; from more samples, this many are drawn
-RATIO = 100.0  # of the weights of the nearest and the second centre in a softmax of `nearest_scores`
+MAX_ROWS = 20_000  # for k-means, drawn at random where there are more
+RATIO = 100.0  # of the nearest and the second centre in a softmax of `nearest_scores`, on average
 
 
-def enough(rows: Tensor, k: int, name: str) -> None:
+def check_enough(rows: Tensor, k: int, name: str) -> None:
     if rows.shape[0] < k:
         checks.fail("X", f"at least {k} samples, one for each of {name}={k}", rows)
 
@@ -24,12 +24,12 @@ def k_means(rows: Tensor, k: int, name: str) -> Tensor:
         from sklearn.cluster import KMeans  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("fit needs scikit-learn: install the extra `zoo`", name=error.name) from error
-    enough(rows, k, name)
-    if rows.shape[0] > MOST_ROWS:
-        rows = rows[torch.randperm(rows.shape[0])[:MOST_ROWS].to(rows.device)]
+    check_enough(rows, k, name)
+    if rows.shape[0] > MAX_ROWS:
+        rows = rows[torch.randperm(rows.shape[0])[:MAX_ROWS].to(rows.device)]
     seed = int(torch.randint(2**31 - 1, (1,)))
-    found = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy())
-    return torch.from_numpy(found.cluster_centers_).to(rows)
+    centres = KMeans(k, n_init=1, random_state=seed).fit(rows.cpu().double().numpy()).cluster_centers_
+    return torch.from_numpy(centres).to(rows)
 
 
 def squared_distances(X: Tensor, Z: Tensor) -> Tensor:
@@ -41,9 +41,9 @@ def squared_distances(X: Tensor, Z: Tensor) -> Tensor:
 
 
 def nearest_scores(rows: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weight 2 a c and the bias -a |c|^2 of linear scores whose softmax prefers the nearest centre.
+    """Return the weight 2 a c and the bias -a |c|^2 of a linear layer whose softmax prefers the nearest centre.
 
-    The nearest centre has `RATIO` times the weight of the second on average, which decides a.
+    `RATIO` decides a.
     """
     a = 1.0
     if centres.shape[0] > 1:

@@ -10,21 +10,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from uotpool import backends, checks
-from uotpool.backends import Windows
+from uotpool import checks
 from uotpool.nn import windows
 from uotpool.nn.pooling import UOTPooling
-from uotpool.nn.scripting import NotScriptable
-from uotpool.problem import scales_of
+from uotpool.nn.wrapper import PoolWrapper, Restore
 
 Size = int | Sequence[int]
+MAX_SIZE = 2**31  # of a window or a step, beyond which positions overflow
 OutputSize = int | None | Sequence[int | None]
 
 
-class _WindowPool(NotScriptable, nn.Module, ABC):
+class _WindowPool(PoolWrapper, nn.Module, ABC):
     """The base class of the layers; a subclass says which windows there are."""
 
     _axes: int  # spatial dimensions
@@ -35,21 +33,42 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
-        batch = self._batch(x)
-        axes = self._windows(batch)
-        X, present = windows.gather(batch, axes)
-        y = self._fold(self.pool(X, mask=present), batch, axes)
+        batch, axes, sets = self._gather(x)
+        y = self.pool(**sets)
+        # A view, so that channels are last in memory.
+        y = _channels_second(y.reshape(batch.shape[0], *(axis.positions.shape[0] for axis in axes), y.shape[1]))
         return y if x is batch else y.squeeze(0)
 
-    def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, `(B, C, *output, *window)`, of mass 1 and 0 outside the input."""
+    # Plans are (B, C, *output, *window), scores (B, *output, *window), 0 outside of the input;
+    # (B, C, *spatial) and (B, *spatial) where the output is 1. A function of
+    # `scores` gets the pooled vectors of all windows.
+    def _gather(self, x: Tensor) -> tuple[Tensor, list[windows.Axis], dict[str, Any]]:
+        """Return x as a batch, its windows, and these as sets."""
         batch = self._batch(x)
         axes = self._windows(batch)
         X, present = windows.gather(batch, axes)
-        P = self.pool.plan(X, mask=present)  # (B * windows, positions, C)
+        return batch, axes, {"X": X, "mask": present}
+
+    # Plans are (B, C, *output, *window) and scores (B, *output, *window), 0 outside the input; for outputs of
+    # size 1 (B, C, *spatial) and (B, *spatial). A function in `scores` gets the pooled vectors of all windows.
+    def _sets(self, x: Tensor) -> tuple[dict[str, Any], Restore]:
+        batch, axes, sets = self._gather(x)
         shape = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
-        P = _channels_second(P.reshape(batch.shape[0], *shape, P.shape[-1]))
-        return P if x is batch else P.squeeze(0)
+        if self._is_global():
+            shape = list(batch.shape[2:])
+
+        def restore(values: Tensor) -> Tensor:
+            result = values.reshape(batch.shape[0], *shape, *values.shape[2:])
+            return result if x is batch else result.squeeze(0)
+
+        return sets, restore
+
+    def _is_global(self) -> bool:
+        return False
+
+    def _features_in_place(self, P: Tensor) -> Tensor:
+        batched = P.dim() == 2 + self._axes * (1 if self._is_global() else 2)
+        return _channels_second(P) if batched else P.movedim(-1, 0)
 
     def _batch(self, x: Tensor) -> Tensor:
         spatial = ", ".join(("L",) if self._axes == 1 else ("D", "H", "W")[-self._axes :])
@@ -66,11 +85,6 @@ class _WindowPool(NotScriptable, nn.Module, ABC):
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         """Return the windows along each spatial dimension."""
 
-    def _fold(self, y: Tensor, x: Tensor, axes: list[windows.Axis]) -> Tensor:
-        """Fold (B * windows, C) to (B, C, *output). The result is a view, so channels are last in memory."""
-        outs = [axis.positions.shape[0] for axis in axes]
-        return _channels_second(y.reshape(x.shape[0], *outs, x.shape[1]))
-
 
 def _channels_second(y: Tensor) -> Tensor:
     """Move the channels: (B, *rest, C) -> (B, C, *rest)."""
@@ -78,7 +92,21 @@ def _channels_second(y: Tensor) -> Tensor:
     return y.permute(0, y.dim() - 1, *range(1, y.dim() - 1))
 
 
+def _sizes(name: str, value: Any, axes: int, low: int, *, none: str = "") -> tuple[Any, ...]:
+    """Return a size for each axis; None is one where `none` describes it."""
+    sizes = (value,) * axes if value is None or isinstance(value, int) else value
+    accepted = f"an int >= {low}{none}, or {axes} of them"
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != axes:
+        checks.fail(name, accepted, value)
+    for n in sizes:
+        if not (isinstance(n, int) and not isinstance(n, bool) and n >= low) and not (none and n is None):
+            checks.fail(name, accepted, value)
+    return tuple(sizes)
+
+
 class _LocalPool(_WindowPool):
+    _options = ("kernel_size", "stride", "padding", "ceil_mode")
+
     def __init__(
         self,
         dim: int,
@@ -90,45 +118,15 @@ class _LocalPool(_WindowPool):
     ) -> None:
         super().__init__(dim, uot)
         checks.flag("ceil_mode", ceil_mode)
-        self.kernel_size = self._sizes("kernel_size", kernel_size, 1)
-        self.stride = self.kernel_size if stride is None else self._sizes("stride", stride, 1)
-        self.padding = self._sizes("padding", padding, 0)
+        self.kernel_size = _sizes("kernel_size", kernel_size, self._axes, 1)
+        self.stride = self.kernel_size if stride is None else _sizes("stride", stride, self._axes, 1)
+        self.padding = _sizes("padding", padding, self._axes, 0)
         self.ceil_mode = ceil_mode
+        if max(*self.kernel_size, *self.stride) > MAX_SIZE:
+            checks.fail("kernel_size, stride", f"at most {MAX_SIZE}", (kernel_size, stride))
         for size, pad in zip(self.kernel_size, self.padding, strict=True):
             if pad > size // 2:
                 checks.fail("padding", f"at most half of kernel_size={kernel_size}", padding)
-
-    def _sizes(self, name: str, given: Size, least: int) -> tuple[int, ...]:
-        sizes = (given,) * self._axes if isinstance(given, int) else given
-        accepted = f"an int >= {least}, or {self._axes} of them"
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != self._axes:
-            checks.fail(name, accepted, given)
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
-            checks.fail(name, accepted, given)
-        return tuple(sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Pool `(B, C, *spatial)` or `(C, *spatial)` to the output's spatial size, in the dtype of x."""
-        batch = self._batch(x)
-        y = self._fused(batch)
-        if y is None:
-            return super().forward(x)
-        return y if x is batch else y.squeeze(0)
-
-    def _fused(self, x: Tensor) -> Tensor | None:
-        """Pool by the kernel for windows, which gathers nothing; None where the kernel cannot be used."""
-        pool = self.pool
-        if self._axes != 2 or pool.p0 is not None or pool.q0 is not None or pool.K == "converged":
-            return None
-        outs = self.output_size(x.shape[2:])
-        if windows.known(*outs) and min(outs) < 1:
-            return None  # the other path raises the error
-        if checks.values_checked(x):
-            checks.finite_rows("x", x.movedim(1, -1), None)
-        like = x if x.dtype.itemsize >= 4 else x.new_empty(0, dtype=torch.float32)
-        geometry = Windows(*(_pair(sizes) for sizes in (self.kernel_size, self.stride, self.padding, outs)))
-        weights, scale = pool._weight_rows(like), scales_of(pool._scale_for(like))
-        return backends.pool_windows(x, weights, scale, geometry, pool.options)
 
     def output_size(self, spatial: Sequence[int]) -> list[int]:
         """Return the output size for an input of this spatial size, the same as torch's."""
@@ -148,31 +146,15 @@ class _LocalPool(_WindowPool):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}{ceil}"
 
 
-def _pair(sizes: Sequence[int]) -> tuple[int, int]:
-    height, width = sizes
-    return height, width
-
-
 class _AdaptivePool(_WindowPool):
+    _options = ("output_size",)
+
     def __init__(self, dim: int, output_size: OutputSize = 1, **uot: Any) -> None:
         super().__init__(dim, uot)
-        sizes = (
-            (output_size,) * self._axes if output_size is None or isinstance(output_size, int) else output_size
-        )
-        accepted = f"an int >= 1, None (as the input has it), or {self._axes} of them"
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) != self._axes:
-            checks.fail("output_size", accepted, output_size)
-        for n in sizes:
-            if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-                checks.fail("output_size", accepted, output_size)
-        self.output_size = tuple(sizes)
+        self.output_size = _sizes("output_size", output_size, self._axes, 1, none=" or None (the input's)")
 
-    def plan(self, x: Tensor) -> Tensor:
-        """Return the plan of each window, `(B, C, *output, *window)`, or in the shape of x where the
-        output is 1.
-        """
-        P = super().plan(x)
-        return P.reshape(x.shape) if all(n == 1 for n in self.output_size) else P
+    def _is_global(self) -> bool:
+        return all(n == 1 for n in self.output_size)
 
     def _windows(self, x: Tensor) -> list[windows.Axis]:
         settings = zip(x.shape[2:], self.output_size, strict=True)
@@ -188,12 +170,12 @@ class AdaptiveUOTPool2d(_AdaptivePool):
     Args:
         dim: number of channels.
         output_size: an int, or (H, W); None keeps the input's. 1 is global pooling.
-        **uot: options of `UOTPooling`: solver, K, alpha0, start, ... With `start="mean"` the layer
-            begins as average pooling.
+        **uot: options of `UOTPooling`: solver, alpha0, ... With `scale=Learned(0.0)` the layer begins as
+            average pooling.
 
     Shape:
-        (B, C, H, W) or (C, H, W) -> `(B, C, *output_size)`. Global pooling takes an input in
-        channels_last as it lies in memory, without a copy.
+        (B, C, H, W) or (C, H, W) -> `(B, C, *output_size)`. Global pooling of an input in channels_last makes
+        no copy.
     """
 
     _axes = 2
@@ -207,9 +189,9 @@ class UOTPool2d(_LocalPool):
         kernel_size: size of the window, an int or (H, W).
         stride: distance between windows; default: kernel_size.
         padding: positions outside the input that windows may reach to, at most half of the window.
-            They are absent: they hold no value and no mass.
-        ceil_mode: whether windows that reach over the end count too.
-        **uot: options of `UOTPooling`, one set of weights for all windows.
+            They count as absent samples.
+        ceil_mode: whether windows may reach over the end.
+        **uot: options of `UOTPooling`, whose parameters are those of all windows.
 
     Shape:
         (B, C, H, W) or (C, H, W) -> (B, C, H', W').

@@ -3,96 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from uotpool import backends, checks
-from uotpool.functional import plan_stats
-from uotpool.inputs import Modules, Weight, as_sets, computed, in_layout_of
+from uotpool.backends.call import Call
+from uotpool.coefficients import Coefficient, Learned, transformed
+from uotpool.inputs import as_sets, in_layout_of, log_priors
 from uotpool.nn import config as configs
 from uotpool.nn import scores
-from uotpool.nn.priors import (
-    FeaturePrior,
-    Prior,
-    SamplePrior,
-    log_feature_prior,
-    log_sample_prior,
-    make_prior,
-)
-from uotpool.nn.weights import LayerWeight, WeightedPooling, is_log, refuse_step
-from uotpool.problem import LOG, RATE, LearnedScale, Problem
-from uotpool.solvers import SOLVERS
+from uotpool.nn.learned import CoefficientPooling
+from uotpool.nn.priors import FeaturePrior, Prior, SamplePrior, log_feature_prior, log_sample_prior, make_prior
+from uotpool.problem import Problem
+from uotpool.sets import Sets
+from uotpool.solvers import BY_NAME, BregmanADMM, Sinkhorn, Solver, as_solver, published
 
-Output = Callable[[Tensor], Tensor]
-
-# The weights of Proposition 1 are infinite. These are large against any features of a float32 network.
-MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10, "rho": 1e10}
-# The layer of version 0.1: four modules, all weights learned, one scale for all features.
-CLASSIC: dict[str, Any] = {"K": 4, **dict.fromkeys(("alpha0", "alpha1", "alpha2", "rho", "scale"))}
-DEFAULT_K = 4
-ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12, "rho": 1e12}
+# The coefficients of Proposition 1 are infinite. These are large against any features of a float32 network.
+_MEAN = {"alpha0": 1e10, "alpha1": 1e10, "alpha2": 1e10}
+_ATTENTION = {"alpha0": 1e8, "alpha1": 1e12, "alpha2": 1e12}
 
 
-class UOTPooling(WeightedPooling):
+class UOTPooling(CoefficientPooling):
     r"""Global pooling by unbalanced optimal transport over (sample, feature) pairs.
 
     .. math::
         y_d &= \sum_n X_{nd}\, \frac{P_{nd}}{\sum_m P_{md}} \\
-        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle X, P\rangle + \alpha_0 R(P) \\
+        P &= \arg\min_{P \ge 0,\ \sum P = 1} -\langle t X, P\rangle + \alpha_0 R(P) \\
         &\quad + \alpha_1 KL(\sum_n P \,|\, p_0) + \alpha_2 KL(\sum_d P \,|\, q_0)
 
-    By default the plan is that of s_d X_nd, with a learned scale s_d for each feature. It decides how
-    a feature is pooled: 0 is the mean, large is the maximum, negative is towards the minimum. All
-    start at 1, between the two. The transport shares out the samples among the features: alpha2 holds the
-    mass of every sample near its prior, so that a feature averages over several of its largest samples, and
-    alpha1 that of every feature. Both are learned, too. At alpha2 = 0 each feature is pooled alone, by a
-    softmax.
-    `docs/choosing.md` says how it compares with other poolings. `UOTPooling.classic`
-    is the layer of the paper and of version 0.1.
-
-    The problem is solved by K unrolled steps, with weights of their own if these are learned.
+    The scale t of each feature is learned. It decides how the feature is pooled: 0 gives the mean, a large
+    scale the maximum, a negative one tends to the minimum. All scales start at 1. alpha2 keeps the mass of each
+    sample near its prior, so that a feature averages over several of its largest samples, and alpha1 that of
+    each feature; both are learned, too. At alpha2 = 0 each feature is pooled by a softmax of its own values.
+    `docs/choosing.md` compares the layer with other poolings.
 
     Args:
         dim: number of features D.
-        solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R).
-        K: number of modules, or "converged" for the optimum with implicit gradients. Default: 4.
-        scale: "feature" for a learned scale per feature, s = 10 raw_scale, or None for none.
-        formulation: "exact", or "paper" for the algorithms as published.
-        shared: whether all modules share one value of each learned weight.
-        alpha0, alpha1, alpha2, rho: a number, or K numbers, to fix the weight at exactly that value (a
-            buffer `alpha0`, ...); None to learn it as the paper does (softplus of a parameter `raw_alpha0`,
-            ...); "log" to learn its logarithm, one value for all modules, exp(10 raw_log_alpha2), which Adam
-            moves ten times as fast as other parameters; it stays between 1e-6 and 1e6. Only Bregman ADMM has
-            a `rho`.
-        p0: prior over features: "uniform", "learned" (softmax(U X 1)), or a module that maps the
+        solver: "sinkhorn", "badmm-e" (both entropic R) or "badmm-q" (quadratic R); or an object, such as
+            `Sinkhorn(K=8)`, `BregmanADMM("quadratic")`, `Newton()` for the optimum itself, or one of
+            `uotpool.published` for the algorithms as published.
+        alpha0, alpha1, alpha2, rho: a number, or one for each of the K steps, to fix the coefficient;
+            `Learned(...)` to learn it. rho is the step size of Bregman ADMM, which alone has one; None:
+            `Learned(5.0)` there.
+        scale: t: `Learned(...)` has one value for each feature; a number, or D numbers, is fixed.
+            With `Learned(0.0)` the layer starts as exact mean pooling.
+        p0: prior over features: None for a uniform one, "learned" (softmax(U X 1)), or a module that maps the
             sums of the sets (B, D) to logits (B, D).
-        q0: prior over samples: "uniform", "learned" (softmax(w^T tanh(V X))), {"hidden": H} for a
-            learned one of that width, or a module from X to a logit per sample, (..., D) -> (..., 1).
-        init: initial values of learned weights, for example `{"alpha0": 0.1}`; a number or K
-            numbers each, one for a weight that is "log". Default: softplus(0.1 randn) from torch's seed, as
-            in the authors' code; for "log" 1, 20, 5 and 5.
-            With s the spread of the features,
-            `{"alpha0": 0.1 * s, "alpha1": 10 * s, "alpha2": 0.01 * s}` begins nearly at max pooling
-            and can leave it; `alpha0=...` and `UOTPooling.max` are fixed.
-        start: "mean" to begin as mean pooling, exactly (as sum pooling with `readout="sum"`), and to
-            learn from there: scales are 0 at first. Their gradient does not vanish there, while that of
-            a weight of 1e4 would. With `scale=None` the layer then has one learned number `scale` for
-            all features.
-        readout: "conditional" for the weighted mean above; "sum" for N times that, with N the number of
-            samples of the set, where its size matters, as in graphs; "authors" with
-            `formulation="paper"`; see `uot_pool`.
-        tol, max_iter: limits of `K="converged"`; see `uot_plan`.
-        impl: see `resolve_impl`.
+        q0: prior over samples: None, "learned" (softmax(w^T tanh(V X))), or a module from X to a logit per
+            sample, (..., D) -> (..., 1), such as `SamplePrior(dim, hidden)`.
+        reduce: "mean" for the weighted mean above; "sum" for N times that, with N the number of samples of the
+            set, where its size matters, as in graphs.
+        impl: "auto", "cpu", "triton" or "reference"; see `explain_impl`.
+        device, dtype: of the parameters.
+
+    These are refused: a list whose length is not K (D for scale), `per_step` with Newton or for scale, rho with
+    Sinkhorn or Newton, transform="linear" for another than scale and any other for scale, and output="code" of
+    a published solver with reduce="sum".
 
     Shape:
         X (B, N, D), or (M, D) with `index` or `ptr` -> (B, D).
 
     Example:
-        >>> UOTPooling(dim=64)(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
+        >>> UOTPooling(64)(torch.rand(8, 20, 64)).shape  # 8 sets of 20 samples
         torch.Size([8, 64])
-        >>> UOTPooling(dim=64)(torch.rand(100, 64), torch.randint(8, (100,)), dim_size=8).shape
+        >>> UOTPooling(64)(torch.rand(100, 64), torch.randint(8, (100,)), dim_size=8).shape
         torch.Size([8, 64])
 
     M. Cheng, H. Xu, "Revisiting global pooling through the lens of optimal transport", 2022.
@@ -101,97 +77,37 @@ class UOTPooling(WeightedPooling):
     def __init__(
         self,
         dim: int,
+        solver: Solver | Literal["sinkhorn", "badmm-e", "badmm-q"] = "sinkhorn",
         *,
-        solver: str = "sinkhorn",
-        K: Modules = None,
-        scale: str | None = "feature",
-        formulation: str = "exact",
-        shared: bool = False,
-        alpha0: LayerWeight = 1.0,
-        alpha1: LayerWeight = LOG,
-        alpha2: LayerWeight = LOG,
-        rho: LayerWeight = LOG,
-        p0: Prior = "uniform",
-        q0: Prior = "uniform",
-        init: Mapping[str, Weight] | None = None,
-        start: str | None = None,
-        readout: str = "conditional",
-        tol: float | None = None,
-        max_iter: int | None = None,
+        alpha0: Coefficient = 1.0,
+        alpha1: Coefficient = Learned(20.0),  # noqa: B008 # it is a value
+        alpha2: Coefficient = Learned(5.0),  # noqa: B008
+        rho: Coefficient | None = None,
+        scale: Coefficient = Learned(1.0),  # noqa: B008
+        p0: Prior = None,
+        q0: Prior = None,
+        reduce: Literal["mean", "sum"] = "mean",
         impl: str = "auto",
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        checks.flag("shared", shared)
-        checks.floating_dtype("dtype", dtype)
-        checks.one_of("solver", solver, tuple(SOLVERS))
-        if K is None:
-            K = DEFAULT_K
-        checks.converged(K, optional=False)
-        checks.only("scale", scale, "feature")
-        options = backends.solver_options(solver, K, formulation, tol, max_iter, impl, readout)
-        given = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2}
-        if options.solver.needs_rho and not options.converged:
-            given["rho"] = rho
-        else:
-            refuse_step(rho, solver, K)
-        super().__init__(dim, options.solver, K, shared, given, init, device, dtype)
-        if is_log(rho):
-            self._given_logs.add("rho")  # for `get_config`, also where there is no step
-        self.options = options
+        options = {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho, "scale": scale}
+        device = checks.device("device", device)
+        super().__init__(dim, solver, options, device, dtype)
+        checks.one_of("reduce", reduce, ("mean", "sum"))
+        if reduce == "sum" and self.solver.output == "code":
+            checks.fail("reduce", '"mean" with output="code", which is a sum already', reduce)
+        backends.check_impl(impl, self.solver)
         self.p0 = make_prior("p0", p0, dim, device, dtype)
         self.q0 = make_prior("q0", q0, dim, device, dtype)
-        if start is not None:
-            self._check_start(start)
-        self.start = start
-        per_feature = scale is not None and K != 0  # without a module nothing is scaled
-        one = start is not None and not per_feature
-        self.scale: nn.Parameter | None
-        self.raw_scale: nn.Parameter | None
-        for name, shape in (("scale", () if one else None), ("raw_scale", (dim,) if per_feature else None)):
-            zeros = None if shape is None else torch.zeros(shape, device=device, dtype=dtype)
-            self.register_parameter(name, None if zeros is None else nn.Parameter(zeros))
-        self._scaled = "one" if one else "feature" if per_feature else ""
-        self._start_scales()
-
-    def _check_start(self, start: str) -> None:
-        checks.only("start", start, "mean")
-        if self.K == 0 or self.q0 is not None or self.options.readout == "authors":
-            q0 = "uniform" if self.q0 is None else self.q0
-            came = f"K={self.K!r}, q0={q0!r}, readout={self.options.readout!r}"
-            raise ValueError(
-                f'start: "mean" goes with K >= 1, q0="uniform" and readout="conditional" or "sum", got {came}'
-            )
-
-    def _start_scales(self) -> None:
-        if self.scale is not None:
-            nn.init.zeros_(self.scale)
-        if self.raw_scale is not None:
-            nn.init.constant_(self.raw_scale, 0.0 if self.start == "mean" else 1 / RATE)
+        self.reduce, self.impl = reduce, impl
 
     def reset_parameters(self) -> None:
-        """Set the learned weights and scales to their initial values and draw the priors anew."""
+        """Set the learned coefficients to their initial values and draw the priors anew."""
         self._draw()
-        self._start_scales()
         for prior in (self.p0, self.q0):
             if isinstance(prior, (FeaturePrior, SamplePrior)):
                 prior.reset_parameters()
-
-    def _problem(
-        self, X: Tensor, index: Tensor | None, ptr: Tensor | None, dim_size: int | None, mask: Tensor | None
-    ) -> Problem:
-        # A prior may read all rows of X, in at least float32.
-        as_is = self.p0 is None and self.q0 is None and isinstance(X, Tensor)
-        as_is = as_is and backends.reads_as_is(X, self.options)
-        rows, sets = as_sets(X, index, ptr, dim_size, mask, as_is=as_is)
-        self._check_dim(X)
-        log_p0 = log_q0 = None
-        if self.p0 is not None:
-            log_p0 = log_feature_prior(self.p0, rows, sets, X.dtype)
-        if self.q0 is not None:
-            log_q0, sets = log_sample_prior(self.q0, rows, sets, X.dtype)
-        like = computed(rows)
-        return Problem(rows, sets, log_p0, log_q0, self._weights_for(like), self._scale_for(like), as_is)
 
     def forward(
         self,
@@ -200,17 +116,59 @@ class UOTPooling(WeightedPooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
-        edge_index: Tensor | None = None,
-        edge_weight: Tensor | None = None,
+        q0: Tensor | None = None,
     ) -> Tensor:
-        """Return the pooled vector of each set, (B, D), in the dtype of X; edges are ignored."""
-        y = backends.pool(self._problem(X, index, ptr, dim_size, mask), self.options)
-        if self.options.formulation == "paper":
-            # The published output does not see the last module's weights, nor any alpha1 and alpha2
-            # of Bregman ADMM. This keeps them in the graph, with gradient 0, so that DDP does not
-            # wait for them.
-            y = y + 0.0 * sum(raw.sum() for raw in self.raw_weights().values())
+        """Return the pooled vector of each set, (B, D), in the dtype of X.
+
+        Args:
+            X, index, ptr, dim_size, mask: as in `Pooling.forward`.
+            q0: prior over the samples of this X in place of the layer's, probabilities (B, N) or (M,).
+        """
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
+        y = kernel.solve(call)
+        if self.reduce == "sum":
+            y = y * call.sets.squeeze(call.sizes(y))
+        if not self.solver.is_exact:
+            # The published output does not see the coefficients of the last step, nor any alpha1 and alpha2 of
+            # Bregman ADMM. This keeps them in the graph, with gradient 0, so that DDP does not wait for them.
+            y = y + 0.0 * sum(raw.sum() for raw in self.raw_parameters().values())
         return y if y.dtype == X.dtype else y.to(X.dtype)
+
+    def _call(self, X: Tensor, q0: Tensor | None, *layout: Any) -> tuple[backends.Backend, Call]:
+        """Validate X, q0 and index, ptr, dim_size and mask, and return the call and the backend for it."""
+        if not isinstance(X, Tensor):
+            as_sets(X, *layout)  # raises
+        kernel = backends.choose(X, self.solver, self.impl)
+        has_priors = self.p0 is not None or self.q0 is not None or q0 is not None
+        raw = kernel.reads_raw and not has_priors  # priors need at least float32
+        rows, sets = as_sets(X, *layout, dim=self.dim, raw=raw)
+        log_p0 = log_q0 = None
+        if has_priors:
+            log_p0, log_q0, sets = self._priors(rows, sets, q0, X.dtype)
+        return kernel, Call(rows, sets, log_p0, log_q0, self._coefficients(rows), self.solver, raw)
+
+    def _priors(
+        self, rows: Tensor, sets: Sets, q0: Tensor | None, dtype: torch.dtype
+    ) -> tuple[Tensor | None, Tensor | None, Sets]:
+        log_p0 = None if self.p0 is None else log_feature_prior(self.p0, rows, sets, dtype)
+        if q0 is not None:
+            _, log_q0, sets = log_priors(rows, sets, None, q0)
+            return log_p0, log_q0, sets
+        if self.q0 is None:
+            return log_p0, None, sets
+        return log_p0, *log_sample_prior(self.q0, rows, sets, dtype)
+
+    def problem(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+        q0: Tensor | None = None,
+    ) -> Problem:
+        """Return the problem that the layer solves for this X, to compute gaps, objectives and statistics."""
+        return Problem._of_call(X, self._call(X, q0, index, ptr, dim_size, mask)[1])
 
     def plan(
         self,
@@ -219,10 +177,11 @@ class UOTPooling(WeightedPooling):
         ptr: Tensor | None = None,
         dim_size: int | None = None,
         mask: Tensor | None = None,
+        q0: Tensor | None = None,
     ) -> Tensor:
-        """Return the transport plan behind `forward`, in the layout and dtype of X."""
-        P = backends.plan(self._problem(X, index, ptr, dim_size, mask), self.options).to(X.dtype)
-        return in_layout_of(X, P)
+        """Return the transport plan of `forward` in the layout of X, in at least float32."""
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
+        return in_layout_of(X, kernel.solve(call, plan=True))
 
     @torch.no_grad()
     def scores(
@@ -231,36 +190,30 @@ class UOTPooling(WeightedPooling):
         index: Tensor | None = None,
         ptr: Tensor | None = None,
         dim_size: int | None = None,
-        *,
         mask: Tensor | None = None,
-        kind: str = "marginal",
-        output: Tensor | Output | None = None,
+        output: Tensor | Callable[[Tensor], Tensor] | None = None,
+        q0: Tensor | None = None,
     ) -> Tensor:
-        """Return one number per sample, for heat maps, in the layout of X without its features.
+        """Return a score for each sample, for heat maps, in the layout of X without its features.
 
         Args:
-            X, index, ptr, dim_size, mask: as in `forward`.
-            kind: "marginal" is the share of the plan's mass that lies on a sample, sum_d P_nd, which
-                adds up to 1 in each set. "gradient" is what a sample contributes to an output of the
-                network, sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md its weights in the pooled
-                vector y (N times that with `readout="sum"`), and g the derivative of the output by y. The
-                contributions to a set add up to sum_d y_d g_d, which is the output itself, without its
-                bias, if it is linear in y.
-            output: for "gradient": a function from y (B, D) to one number per set, (B,) or (B, 1), such
-                as `lambda y: head(y)[:, 1]`; or g itself, (D,) or (B, D).
+            X, index, ptr, dim_size, mask, q0: as in `forward`.
+            output: None for the mass of the plan on a sample, sum_d P_nd, which adds up to 1 in each set.
+                Otherwise a function from the pooled vectors y (B, D) to one number per set, (B,) or (B, 1),
+                such as `lambda y: head(y)[:, 1]`, or to several, (B, C); or the derivative g of such a function
+                by y, (D,), (B, D) or (B, C, D). The score is then the contribution of the sample to that
+                output, sum_d w_nd X_nd g_d, with w_nd = P_nd / sum_m P_md (N times that with `reduce="sum"`).
+                The contributions to a set add up to sum_d y_d g_d: the output without its bias, if it is linear
+                in y.
 
         Returns:
-            (B, N), or (M,) for ragged sets, without a graph; 0 at absent samples.
+            (B, N), or (M,) for ragged sets, in at least float32, without a graph; 0 at absent samples. For
+            several outputs one number for each, (B, N, C) or (M, C).
         """
-        checks.one_of("kind", kind, scores.KINDS)
-        problem = self._problem(X, index, ptr, dim_size, mask)
-        if kind == "marginal":
-            if output is not None:
-                checks.fail("output", 'None unless kind="gradient"', output)
-            found = backends.plan(problem, self.options).sum(-1)
-        else:
-            found = scores.contributions(problem, self.options, output, X.dtype)
-        return in_layout_of(X, found.to(X.dtype))
+        kernel, call = self._call(X, q0, index, ptr, dim_size, mask)
+        if output is None:
+            return in_layout_of(X, kernel.solve(call, plan=True).sum(-1))
+        return in_layout_of(X, scores.contributions(call, self.reduce, output, X.dtype))
 
     @torch.no_grad()
     def diagnostics(
@@ -271,109 +224,106 @@ class UOTPooling(WeightedPooling):
         dim_size: int | None = None,
         mask: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Tell whether the layer does more than mean pooling on this X, and with what weights, ready for JSON.
+        """Return how far from mean pooling the layer is on this X, and its coefficients, as data for JSON.
 
         Returns:
-            By name, with None for a number that is not finite: `divergence`, the distance of the plans
-            from uniform ones in nats (see `plan_stats`), and their `mass`, both means over the sets;
-            `spread`, the standard deviation of the entries of X that are present; `scale`, the least,
-            the median and the largest of the scales, if there are any; `weights`, the values in force.
+            A dict, with None for a number that is not finite: `divergence`, that of `PlanStats`, and the `mass`
+            of the plans, both means over the sets; `spread`, the standard deviation of the entries of X that
+            are present; `scale`, the minimum, median and maximum of the scales unless they are fixed at 1;
+            `weights`, the coefficients for each step.
         """
+        problem = self.problem(X, index, ptr, dim_size, mask)
         rows, sets = as_sets(X, index, ptr, dim_size, mask)
-        there = rows if sets.present is None else rows[sets.present.squeeze(-1)]
-        layout = {"index": index, "ptr": ptr, "dim_size": dim_size, "mask": mask}
-        stats = plan_stats(self.plan(X, **layout), **layout)  # type: ignore[arg-type]
-        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": there.std()}
-        known: dict[str, Any] = {
-            name: float(value) if bool(value.isfinite()) else None for name, value in numbers.items()
+        present = rows if sets.present is None else rows[sets.present.squeeze(-1)]
+        stats = problem.stats(problem.plan(self.solver, impl=self.impl))
+        numbers = {"divergence": stats.divergence.mean(), "mass": stats.mass.mean(), "spread": present.std()}
+        result: dict[str, Any] = {name: _finite(value) for name, value in numbers.items()}
+        if self._slots["scale"] != self._slot("scale", 1.0):
+            scales = self.scales()
+            result["scale"] = [_finite(value, 6) for value in (scales.min(), scales.median(), scales.max())]
+        result["weights"] = {
+            name: [round(float(value), 6) for value in values.expand(self.solver.K)]
+            for name, values in self.coefficients().items()
         }
-        scales = self.scales()
-        if scales is not None:
-            found = (scales.min(), scales.median(), scales.max())
-            known["scale"] = [round(float(s), 6) if bool(s.isfinite()) else None for s in found]
-        weights = self.weights()._asdict().items()
-        return known | {"weights": {n: [round(float(v), 6) for v in w] for n, w in weights if w is not None}}
+        return result
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load state dicts of version 0.1 too, where the zoo had this layer as `uot` inside an adapter."""
-        old = f"{prefix}uot."
-        for key in [key for key in state_dict if key.startswith(old)]:
-            state_dict[prefix + key.removeprefix(old)] = state_dict.pop(key)
-        old_weights = any(f"{prefix}raw_{name}" in state_dict for name in self._names)
-        if self.raw_scale is not None and f"{prefix}raw_scale" not in state_dict and old_weights:
-            raise RuntimeError(
-                f"state_dict: expected {prefix}raw_scale, got weights of version 0.1, whose default was "
-                "another: load them into UOTPooling.classic(dim, ...), or make the layer with **uotpool.CLASSIC"
-            )
-        self._check_forms(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def scales(self) -> Tensor | None:
-        """Return the scales in force, one per feature, (D,), or one for all, (); None where there are none."""
-        if self._scaled != "feature":
-            return self.scale
-        return cast(Tensor, self.raw_scale) * RATE
-
-    def _scale_for(self, like: Tensor) -> Tensor | LearnedScale | None:
-        """Return the scales of a problem with this X: the parameter, if there is one for each feature."""
-        if not self._scaled:
-            return None
-        name, shape = ("scale", ()) if self._scaled == "one" else ("raw_scale", (self.dim,))
-        parameter = self._parameter(name, like)
-        if parameter.shape != shape:
-            checks.fail(name, f"a parameter of shape {shape}", parameter)
-        return LearnedScale(parameter) if shape else parameter
+    def scales(self) -> Tensor:
+        """Return the current scales t, one per feature, (D,)."""
+        slot = self._slots["scale"]
+        if slot.parameter:
+            return transformed(getattr(self, slot.parameter), "linear")
+        return torch.tensor(slot.value).expand(self.dim)
 
     @classmethod
-    def classic(cls, dim: int, **kwargs: Any) -> UOTPooling:
-        """Make the layer of the paper and of version 0.1: four modules, all weights learned, no scales.
+    def mean(cls, dim: int, **options: Any) -> UOTPooling:
+        """Make mean pooling (Proposition 1), with large coefficients and uniform priors."""
+        return cls._preset(dim, Sinkhorn(K=1), options, rho=1e10, **_MEAN)
+
+    @classmethod
+    def max(cls, dim: int, temperature: float = 1e-3, **options: Any) -> UOTPooling:
+        """Make max pooling (Proposition 1): alpha2 = 0, alpha0 small, alpha1 large.
+
+        This is softmax pooling at `temperature`. The output of Sinkhorn is below the maximum by at most
+        temperature * log N, so choose the temperature small against the spread of the features. The four steps
+        of Bregman ADMM come within some hundredths of the spread.
+        """
+        checks.number("temperature", temperature, positive=True)
+        return cls._preset(
+            dim, Sinkhorn(K=1), options, rho=temperature, alpha0=temperature, alpha1=1e4, alpha2=0.0
+        )
+
+    @classmethod
+    def attention(cls, dim: int, hidden: int | None = None, **options: Any) -> UOTPooling:
+        """Make attention pooling of Ilse et al. (Proposition 1): the plan keeps q0 = softmax(w^T tanh(V X)).
+
+        With all coefficients equal, as published, the layer would give the square root of the attention: the
+        sample marginal is q0^(alpha2 / (alpha0 + alpha2)). So alpha1 and alpha2 are large against alpha0 here.
+        """
+        q0 = SamplePrior(dim, hidden, device=options.get("device"), dtype=options.get("dtype"))
+        return cls._preset(dim, Sinkhorn(K=2), options, rho=1e12, q0=q0, **_ATTENTION)
+
+    @classmethod
+    def published(
+        cls,
+        dim: int,
+        solver: Literal["sinkhorn", "badmm-e", "badmm-q"] = "sinkhorn",
+        *,
+        K: int = 4,
+        output: Literal["equation", "code"] = "equation",
+        **options: Any,
+    ) -> UOTPooling:
+        """Make the layer of the paper: its algorithm as printed, with coefficients learned as in its code.
 
         Args:
             dim: number of features.
-            **kwargs: options of `UOTPooling`.
+            solver: the name of the algorithm.
+            K: number of steps, which the paper calls modules.
+            output: "equation" for eq. 4; "code" for what the authors' code puts out, see `published.Sinkhorn`.
+            **options: of `UOTPooling`.
         """
-        return cls(dim, **CLASSIC | kwargs)
+        checks.one_of("solver", solver, tuple(BY_NAME))
+        exact = BY_NAME[solver]
+        algorithm: Solver = published.Sinkhorn(K, output)
+        if isinstance(exact, BregmanADMM):
+            algorithm = published.BregmanADMM(exact.regularizer, K, output)
+        names = ("alpha0", "alpha1", "alpha2", *(("rho",) if algorithm.uses_rho else ()))
+        learned = dict.fromkeys(names, Learned(transform="softplus", per_step=True))
+        return cls(dim, algorithm, **{"scale": 1.0, **learned} | options)
 
     @classmethod
-    def mean(cls, dim: int, **kwargs: Any) -> UOTPooling:
-        """Make mean pooling (Proposition 1): all weights large, uniform priors."""
-        return cls._preset(dim, kwargs, K=1, **MEAN)
-
-    @classmethod
-    def max(cls, dim: int, temperature: float = 1e-3, **kwargs: Any) -> UOTPooling:
-        """Make max pooling (Proposition 1): alpha2 = 0, alpha0 small, alpha1 large.
-
-        This is softmax pooling at `temperature`. The output of Sinkhorn is below the maximum by at
-        most temperature * log N, so choose the temperature small against the spread of the
-        features. The four steps of Bregman ADMM come within some hundredths of the spread.
-        """
-        checks.number("temperature", temperature, positive=True)
-        return cls._preset(dim, kwargs, K=1, alpha0=temperature, alpha1=1e4, alpha2=0.0, rho=temperature)
-
-    @classmethod
-    def attention(cls, dim: int, hidden: int | None = None, **kwargs: Any) -> UOTPooling:
-        """Make attention pooling of Ilse et al. (Proposition 1): the plan keeps q0 = softmax(w^T tanh(V X)).
-
-        With all weights equal, as published, the layer would give the square root of the attention:
-        the sample marginal is q0^(alpha2 / (alpha0 + alpha2)). So alpha1 and alpha2 are large
-        against alpha0 here.
-        """
-        q0 = SamplePrior(dim, hidden, device=kwargs.get("device"), dtype=kwargs.get("dtype"))
-        return cls._preset(dim, kwargs, K=2, **ATTENTION, q0=q0)
-
-    @classmethod
-    def _preset(cls, dim: int, kwargs: dict[str, Any], rho: float, **settings: Any) -> UOTPooling:
-        solver = SOLVERS.get(kwargs.get("solver", ""))
-        if solver is not None and solver.needs_rho and kwargs.get("K") != "converged":
-            settings |= {"K": 4, "rho": rho}
-        return cls(dim, **{"scale": None} | settings | kwargs)
+    def _preset(
+        cls, dim: int, default: Sinkhorn, options: dict[str, Any], *, rho: float, **settings: Any
+    ) -> UOTPooling:
+        solver = as_solver(options.pop("solver", default))
+        if solver.uses_rho:
+            settings["rho"] = rho
+        return cls(dim, solver, **{"scale": 1.0} | settings | options)
 
     def get_config(self) -> dict[str, Any]:
         """Return every option of the layer as plain data, ready for JSON; `from_config` makes it again.
 
-        Every option is named, defaults too, so that a layer stays what it is if these change. Fixed
-        weights have the values in force. Learned numbers are in the state dict; device and dtype are
-        options of `from_config`. A module of your own as p0 or q0 is "module" here.
+        Defaults are named too, so that the layer does not change with them. Learned numbers are in the state
+        dict; device and dtype are options of `from_config`. A prior that is your own module raises an error.
         """
         return configs.of(self)
 
@@ -383,10 +333,23 @@ class UOTPooling(WeightedPooling):
 
         Args:
             config: the options.
-            **options: options to take in place of those of `config`, or that it cannot hold: a module
-                as p0 or q0, device, dtype.
+            **options: options that replace those of `config`, and device and dtype.
         """
         return cls(**configs.options(cls, config, options))
 
     def extra_repr(self) -> str:
-        return configs.text(self.get_config())
+        usual: dict[str, Any] = UOTPooling.__init__.__kwdefaults__ or {}
+        parts = [str(self.dim), repr(self.solver)]
+        for name, slot in self._slots.items():
+            if slot != self._slot(name, Learned() if usual[name] is None else usual[name]):
+                parts.append(f"{name}={slot.learned or slot.value}")
+        for name in ("reduce", "impl"):
+            if getattr(self, name) != usual[name]:
+                parts.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(parts)
+
+
+def _finite(value: Tensor, digits: int | None = None) -> float | None:
+    if not bool(value.isfinite()):
+        return None
+    return float(value) if digits is None else round(float(value), digits)

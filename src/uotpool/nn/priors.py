@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from uotpool import checks
 from uotpool.nn.base import no_autocast
 from uotpool.sets import Sets
 
-Prior = str | Mapping[str, int] | nn.Module  # what a user passes as p0 or q0
+Prior = nn.Module | Literal["learned"] | None  # what a user passes as p0 or q0
 
 
 class FeaturePrior(nn.Module):
@@ -89,58 +89,43 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def make_prior(
-    name: str, given: Prior, dim: int, device: torch.device | None, dtype: torch.dtype | None
+    name: str, prior: Prior, dim: int, device: torch.device | None, dtype: torch.dtype | None
 ) -> nn.Module | None:
-    """Make the prior `name`, "p0" or "q0", from what a user passed; None is a uniform one."""
-    if isinstance(given, nn.Module):
-        if isinstance(given, (FeaturePrior, SamplePrior)) and given.dim != dim:
-            raise ValueError(
-                f"{name}: expected a prior for {dim} features (dim={dim}), got one for {given.dim}"
-            )
-        return given
-    if isinstance(given, str) and given == "uniform":
+    """Return the module of a prior, `name` "p0" or "q0"; None is a uniform one."""
+    if prior is None:
         return None
-    learned = isinstance(given, str) and given == "learned"
-    if name == "p0":
-        if learned:
-            return FeaturePrior(dim, device=device, dtype=dtype)
-        accepted = '"uniform", "learned" or a module that returns logits'
-    else:
-        if learned:
-            return SamplePrior(dim, device=device, dtype=dtype)
-        if isinstance(given, Mapping) and set(given) == {"hidden"}:
-            return SamplePrior(dim, given["hidden"], device=device, dtype=dtype)
-        accepted = '"uniform", "learned", {"hidden": width} or a module that returns logits'
-    if isinstance(given, Tensor):
-        accepted += f"; uot_pool(X, ..., {name}=...) takes probabilities"
-    checks.fail(name, accepted, given)
-    return None
+    if isinstance(prior, nn.Module):
+        if isinstance(prior, (FeaturePrior, SamplePrior)) and prior.dim != dim:
+            raise ValueError(
+                f"{name}: expected a prior for {dim} features (dim={dim}), got one for {prior.dim}"
+            )
+        return prior
+    if not (isinstance(prior, str) and prior == "learned"):
+        hint = f"; Problem(X, ..., {name}=...) takes probabilities" if isinstance(prior, Tensor) else ""
+        checks.fail(name, f'None (uniform), "learned" or a module that returns logits{hint}', prior)
+    kind = FeaturePrior if name == "p0" else SamplePrior
+    return kind(dim, device=device, dtype=dtype)
 
 
 def log_feature_prior(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> Tensor:
-    """Return the logarithm of p0 for each set, (B, D). A module of a user gets its input in `dtype`."""
+    """Return log p0 of each set, (B, D). A module other than ours gets its input in `dtype`."""
     total = sets.squeeze(sets.sum_n(rows))
     logits = prior(total if isinstance(prior, FeaturePrior) else total.to(dtype))
-    accepted = f"a module that returns floating logits of shape {tuple(total.shape)}"
-    checks.floating("p0", logits, accepted)
-    checks.same_device("p0", logits, rows)
-    if logits.shape != total.shape:
-        checks.fail("p0", accepted, logits)
+    checks.floating_of_shape("p0", logits, rows, total.shape, prefix=_RETURNS)
     return logits.to(rows.dtype).log_softmax(-1)
 
 
 def log_sample_prior(prior: nn.Module, rows: Tensor, sets: Sets, dtype: torch.dtype) -> tuple[Tensor, Sets]:
-    """Return the logarithm of q0, (..., 1), and the sets of the samples that it leaves present."""
+    """Return log q0, (..., 1), and the sets without the samples whose prior is 0."""
     logits = prior(rows if isinstance(prior, SamplePrior) else rows.to(dtype))
     samples = rows.shape[:-1]
-    accepted = f"a module that returns floating logits of shape {(*samples, 1)}"
-    checks.floating("q0", logits, accepted)
-    checks.same_device("q0", logits, rows)
-    if logits.shape not in (samples, (*samples, 1)):
-        checks.fail("q0", accepted, logits)
+    checks.floating_of_shape("q0", logits, rows, (*samples, 1), samples, prefix=_RETURNS)
     logits = logits.to(rows.dtype).reshape(*samples, 1)
     # A logit of -inf is a prior of 0, so the sample is absent. A sample with a logit of NaN
     # stays, and makes its set NaN.
     sets = sets.restrict(logits != -torch.inf)
     logits = sets.fill_absent(logits, 0.0)
     return logits - sets.to_rows(sets.logsumexp_n(logits)), sets
+
+
+_RETURNS = "a module that returns "

@@ -1,4 +1,4 @@
-"""Swap the pooling layers of a finished network for layers of UOT."""
+"""Replace the pooling layers of a network by UOT pooling."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from uotpool import checks
+from uotpool.coefficients import Learned
 from uotpool.nn.images import AdaptiveUOTPool1d, AdaptiveUOTPool2d, AdaptiveUOTPool3d, UOTPool2d
 from uotpool.nn.pooling import UOTPooling
 
-# Options of a layer that begins as the mean, in whose place it is put. A caller's own options win.
-AS_MEAN: dict[str, Any] = {"start": "mean"}
-_SIZE = 224  # of the picture that is sent through a network if no example is passed
+# Defaults with which a layer starts as the mean that it replaces.
+AS_MEAN: dict[str, Any] = {"scale": Learned(0.0)}
+_SIZE = 224  # of the image of noise that is the default example
 _ADAPTIVE: dict[type[nn.Module], tuple[int, type[nn.Module]]] = {
     nn.AdaptiveAvgPool1d: (1, AdaptiveUOTPool1d),
     nn.AdaptiveAvgPool2d: (2, AdaptiveUOTPool2d),
@@ -31,26 +32,26 @@ _BY_HAND = """Where {name} pools by a call, write in its class or a subclass
 def replace_global_pool(
     model: nn.Module, name: str | None = None, example: Tensor | None = None, **options: Any
 ) -> nn.Module:
-    """Put UOT pooling in the place of a network's global average pool, and return the network.
+    """Replace the global average pool of a network by UOT pooling, and return the network.
 
-    The new layer begins as the mean, so that the network computes what it did before. The network is
-    run once or twice in eval mode to see which pools it calls and how many channels they get.
+    The new layer starts as the mean, so that the network computes what it did before. The network is
+    run once or twice in eval mode to find the pools that it calls and their numbers of channels.
 
     Args:
         model: the network, which is changed in place. Its pool is a module: `nn.AdaptiveAvgPool1d`,
             `2d` or `3d` of output 1, an `nn.AvgPool2d` over all positions, or timm's average.
-        name: dotted name of the pool, or of a module that holds it and no other. Needed where the
-            network calls several pools, as those of squeeze-and-excitation gates.
-        example: an input of the network. With it the last pool that is called is taken where several
-            are. Default: one picture of noise, 224 x 224.
+        name: dotted name of the pool, or of a module with this pool and no other. Needed where the
+            network calls several pools, such as those of squeeze-and-excitation gates.
+        example: an input of the network. With it, the last of several pools is replaced. Default: an image
+            of noise, 224 x 224.
         **options: options of `UOTPooling`.
 
     To undo the swap, set the old layer: `model.avgpool = nn.AdaptiveAvgPool2d(1)`. To load a swapped
     network, build it, swap by the same call, and call `load_state_dict`.
 
     Example:
-        >>> pool = nn.AdaptiveAvgPool2d(1)
-        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), pool, nn.Flatten(), nn.Linear(8, 2))
+        >>> pool = torch.nn.AdaptiveAvgPool2d(1)
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), pool, torch.nn.Flatten())
         >>> x = torch.rand(1, 3, 32, 32)
         >>> before = model(x)
         >>> model = replace_global_pool(model)
@@ -89,15 +90,15 @@ def replace_global_pool(
 def replace_local_pools(
     model: nn.Module, names: Collection[str] | None = None, example: Tensor | None = None, **options: Any
 ) -> nn.Module:
-    """Put a `UOTPool2d` of the same geometry in the place of max and average pools, and return the network.
+    """Replace max and average pools by `UOTPool2d` of the same geometry, and return the network.
 
     Args:
         model: the network, which is changed in place.
-        names: names of the pools to swap. Default: all `nn.MaxPool2d` and `nn.AvgPool2d` that do not
-            reach over all positions.
+        names: names of the pools to replace. Default: all `nn.MaxPool2d` and `nn.AvgPool2d` whose windows do
+            not cover all positions.
         example: as in `replace_global_pool`.
-        **options: options of `UOTPooling`; each layer has parameters of its own. In the place of an
-            average pool a layer begins as the mean. No layer begins as a maximum exactly.
+        **options: options of `UOTPooling`. A layer in place of an average pool starts as the mean; none
+            starts exactly as the maximum.
     """
     if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
         checks.fail("names", "a list of names of layers", names, TypeError)
@@ -116,11 +117,11 @@ def replace_local_pools(
 
 
 def _checked(model: Any, example: Any) -> Tensor:
-    """Return the example, or a picture of noise if there is none."""
+    """Return the example, or an image of noise if there is none."""
     if not isinstance(model, nn.Module):
         checks.fail("model", "a network (nn.Module)", model, TypeError)
     for module in model.modules():
-        # What torch.compile returns holds the network as `_orig_mod`; `module.compile()` leaves the other mark.
+        # torch.compile(model) has the network as `_orig_mod`; `model.compile()` sets the other attribute.
         if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
             raise ValueError("model: expected a network that is not compiled yet: swap first, then compile")
     if example is None:
@@ -135,13 +136,13 @@ def _checked(model: Any, example: Any) -> Tensor:
 
 
 def _noise(shape: tuple[int, ...], like: Tensor, seed: int = 0) -> Tensor:
-    # A generator of its own, so that a swap does not move the random numbers of the caller.
+    # A separate generator, so that torch's own keeps its state.
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(like)
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to eval mode without gradients; each module has its own mode again afterwards."""
+    """Switch to eval mode without gradients; restore the mode of each module afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -156,21 +157,21 @@ def _inputs(model: nn.Module, example: Tensor, kinds: Collection[type]) -> dict[
     """Run the network and return the inputs of each pool that it calls, in the order of their last calls."""
     inputs: dict[str, list[Tensor]] = {}
 
-    def watch(name: str) -> Callable[..., None]:
+    def hook_of(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             inputs[name] = [*inputs.pop(name, []), next(iter((*args, *kwargs.values())))]
 
         return hook
 
     pools = {name: m for name, m in model.named_modules() if name and (type(m) in kinds or _is_timms(m))}
-    handles = [m.register_forward_pre_hook(watch(name), with_kwargs=True) for name, m in pools.items()]
+    handles = [m.register_forward_pre_hook(hook_of(name), with_kwargs=True) for name, m in pools.items()]
     try:
         with _evaluating(model):
             model(example)
     except Exception as error:
         shown = checks.describe(example)
         raise ValueError(
-            f"example: expected an input that the network takes, it fails on {shown}: {error}"
+            f"example: expected an input of the network, which fails on {shown}: {error}"
         ) from error
     finally:
         for handle in handles:
@@ -179,7 +180,7 @@ def _inputs(model: nn.Module, example: Tensor, kinds: Collection[type]) -> dict[
 
 
 def _is_timms(module: nn.Module) -> bool:
-    """Return whether this is timm's average over a map, which has its channels second or last."""
+    """Whether this is timm's global average pool, whose input has channels second or last."""
     return type(module).__name__ == "FastAdaptiveAvgPool" and type(module).__module__.startswith("timm.")
 
 
@@ -194,9 +195,9 @@ def _is_global(pool: Any, inputs: list[Tensor]) -> bool:
 
 
 def _decides_alone(model: nn.Module, pool: nn.Module, example: Tensor) -> bool:
-    """Return whether the output stays for another input if only this pool returns what it did before.
+    """Whether the output of the network depends on its input through this pool only, not as with a gate.
 
-    That of a gate, or of one of two heads, does not decide alone. Without values to compare the answer is yes.
+    A second input runs with the pooled output of the first. Without values to compare the answer is yes.
     """
     if example.is_meta or not example.is_floating_point():
         return True
@@ -231,7 +232,7 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 def _layer(
     name: str, new: type[nn.Module], inputs: list[Tensor], axis: int, options: Mapping[str, Any], *shape: Any
 ) -> nn.Module:
-    """Make a layer for inputs with their channels along `axis`, on their device and of their dtype."""
+    """Return a layer for inputs with channels along `axis`, with their device and dtype."""
     widths = {x.shape[axis] for x in inputs}
     if len(widths) > 1:
         raise ValueError(f"model: expected {name!r} to get one number of channels, got {sorted(widths)}")
@@ -257,10 +258,8 @@ def _local_layer(name: str, old: Any, inputs: list[Tensor], options: Mapping[str
         options = AS_MEAN | dict(options)
         counts_padding = old.count_include_pad and _pair(old.padding) != (0, 0)
         if counts_padding or old.divisor_override is not None:
-            raise ValueError(
-                f"names: expected pools that average what is there, got {name!r}: {old}, which counts padding "
-                "too or has a divisor; without divisor_override and with count_include_pad=False it does not"
-            )
+            accepted = "average pools with count_include_pad=False or no padding, and without divisor_override"
+            raise ValueError(f"names: expected {accepted}, got {name!r}: {old}")
     shape = (old.kernel_size, old.stride, old.padding, old.ceil_mode)
     return _layer(name, UOTPool2d, inputs, -3, options, *shape)
 
@@ -270,7 +269,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _put(model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
-    """Put each layer in the place of a module, under all names that this has."""
+    """Replace modules by layers, under all names that a module has."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for where, layer in layers.items():
         layer.train(modules[where].training)

@@ -7,6 +7,7 @@ wherever an input is large enough, since ONNX rounds towards 0.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ class Axis(NamedTuple):
 
 
 def known(*sizes: int) -> bool:
-    """Return whether these are plain numbers and not an exporter's SymInt or a tracer's Tensor."""
+    """Whether these are plain numbers and not an exporter's SymInt or a tracer's Tensor."""
     return all(type(n) is int for n in sizes)
 
 
@@ -78,15 +79,16 @@ def gather(x: Tensor, axes: list[Axis]) -> tuple[Tensor, Tensor | None]:
         axes: one per spatial dimension.
     """
     B, C = x.shape[:2]
-    for dim, axis in enumerate(axes, 2):
+    n = len(axes)
+    x = x.permute(0, *range(2, 2 + n), 1)  # channels last, so that whole rows of them are copied
+    for dim, axis in enumerate(axes, 1):
         if not axis.plain:
             x = x.index_select(dim, axis.positions.flatten())
     outs, sizes = [a.positions.shape[0] for a in axes], [a.positions.shape[1] for a in axes]
-    n = len(axes)
-    x = x.reshape(B, C, *(length for pair in zip(outs, sizes, strict=True) for length in pair))
-    # (B, C, out, size, out, size, ...) -> (B, out, out, ..., size, size, ..., C)
-    x = x.permute(0, *range(2, 2 + 2 * n, 2), *range(3, 3 + 2 * n, 2), 1)
-    windows, positions = _product(outs), _product(sizes)
+    x = x.reshape(B, *(length for pair in zip(outs, sizes, strict=True) for length in pair), C)
+    # (B, out, size, out, size, ..., C) -> (B, out, out, ..., size, size, ..., C)
+    x = x.permute(0, *range(1, 1 + 2 * n, 2), *range(2, 2 + 2 * n, 2), 1 + 2 * n)
+    windows, positions = math.prod(outs), math.prod(sizes)
     present = _together(axes)
     if present is not None:
         present = present.reshape(1, windows, positions).expand(B, -1, -1).reshape(B * windows, positions)
@@ -98,20 +100,13 @@ def _together(axes: list[Axis]) -> Tensor | None:
     if all(axis.present is None for axis in axes):
         return None
     n = len(axes)
-    found: Tensor | None = None
+    result: Tensor | None = None
     for i, axis in enumerate(axes):
         if axis.present is not None:
             shape = [1] * (2 * n)
             shape[i], shape[n + i] = axis.positions.shape
-            here = axis.present.reshape(shape)
-            found = here if found is None else found & here
-    assert found is not None
+            present = axis.present.reshape(shape)
+            result = present if result is None else result & present
+    assert result is not None
     lengths = [a.positions.shape[0] for a in axes] + [a.positions.shape[1] for a in axes]
-    return found.expand(lengths)
-
-
-def _product(lengths: list[int]) -> int:
-    product = 1
-    for length in lengths:
-        product *= length
-    return product
+    return result.expand(lengths)

@@ -1,8 +1,8 @@
 """One view of a batch of sets for every input layout.
 
-The solvers need three things of a batch: a reduction over the samples of each set, the way back
-from a per-set value to the rows, and the rows that are present. `Sets` offers just these, so each
-solver is written once. The table has the shapes for B sets, D features and M rows in all:
+The solvers need three operations: a reduction over the samples of each set, spreading a value of a
+set to its rows, and the mask of present rows. `Sets` has these, so each solver is written once for
+all layouts. The table has the shapes for B sets, D features and M rows in all:
 
 | kind of value    | letter | dense          | ragged    |
 |------------------|--------|----------------|-----------|
@@ -11,8 +11,8 @@ solver is written once. The table has the shapes for B sets, D features and M ro
 | per feature      | u      | (B, 1, D)      | (B, D)    |
 | per set          | s      | (B, 1, 1)      | (B, 1)    |
 
-An absent row (padding, or a sample whose prior is zero) holds finite filler and takes no part in
-any reduction over samples. Nothing is compacted, so no size depends on data and we never wait for a
+An absent row (padding, or a sample whose prior is zero) holds a finite value and is left out of all
+reductions over samples. Absent rows are not removed, so no size depends on data and no call waits for a
 GPU.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,12 +34,38 @@ def logsumexp_d(Y: Tensor) -> Tensor:
     return m + (Y - m).exp().sum(-1, keepdim=True).log()
 
 
+class Sorted(NamedTuple):
+    """The rows of each set in ascending order of each feature, set by set, with absent rows last.
+
+    Attributes:
+        rows: (rows, D); inf in absent ones.
+        first: position of the first row of each set, (B, 1).
+        sizes: number of present rows of each set, (B, 1).
+    """
+
+    rows: Tensor
+    first: Tensor
+    sizes: Tensor
+
+    def at(self, rank: Tensor) -> Tensor:
+        """Return the values of a rank in each set, (B, D), 0 for empty sets.
+
+        Args:
+            rank: (B, 1), from 0; clamped to the samples of the set.
+        """
+        last = (self.sizes - 1).clamp_min(0)
+        place = (self.first + torch.minimum(rank.clamp_min(0), last)).squeeze(-1)
+        rows = torch.cat([self.rows, self.rows.new_zeros(1, self.rows.shape[1])])  # a row for sets without any
+        values = rows.index_select(0, torch.where(self.sizes.squeeze(-1) > 0, place, len(self.rows)))
+        return torch.where(self.sizes > 0, values, 0.0)
+
+
 class Sets(ABC):
     """How the rows of a batch are grouped in sets; see the table of shapes above."""
 
     def __init__(self, num_sets: int, present: Tensor | None) -> None:
         self.num_sets = num_sets
-        self.present = present  # bool, shape of v; None where every row is there
+        self.present = present  # bool, shape of v; None: every row is present
 
     @abstractmethod
     def _sum(self, Y: Tensor) -> Tensor: ...
@@ -58,6 +85,10 @@ class Sets(ABC):
     def per_sample(self, q: Tensor) -> Tensor:
         """Bring (B, N) or (M,) to the shape of v."""
 
+    @abstractmethod
+    def sort_n(self, Y: Tensor) -> Sorted:
+        """Sort the samples of each set, feature by feature. Gradients follow the samples."""
+
     def squeeze(self, u: Tensor) -> Tensor:
         """Bring u to (B, D), or s to (B, 1)."""
         return u.reshape(self.num_sets, u.shape[-1])
@@ -69,7 +100,7 @@ class Sets(ABC):
         return sets
 
     def fill_absent(self, Y: Tensor, fill: float) -> Tensor:
-        """Return Y with `fill` in the absent rows, whatever they hold, and no gradient to them."""
+        """Return Y with `fill` in the absent rows, which get no gradient."""
         return Y if self.present is None else torch.where(self.present, Y, fill)
 
     def sum_n(self, Y: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.sets.base import Sets
+from uotpool.sets.base import Sets, Sorted
 
 
 class DenseSets(Sets):
@@ -27,3 +27,9 @@ class DenseSets(Sets):
 
     def per_sample(self, q: Tensor) -> Tensor:
         return q.unsqueeze(-1)
+
+    def sort_n(self, Y: Tensor) -> Sorted:
+        B, N, D = Y.shape
+        rows = self.fill_absent(Y, torch.inf).sort(1).values.reshape(B * N, D)
+        first = torch.arange(B, device=Y.device).unsqueeze(-1) * N
+        return Sorted(rows, first, self.squeeze(self.count(Y)).long())

@@ -13,7 +13,7 @@ from uotpool.sets.ragged import RaggedSets
 
 
 def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the present rows (M, D) in their order, the set of each, and their places among all rows."""
+    """Return the present rows (M, D) in order, the set of each, and their positions among all rows."""
     rows = X.reshape(-1, X.shape[-1])
     if isinstance(sets, RaggedSets):
         index = sets.index
@@ -21,8 +21,8 @@ def flat(X: Tensor, sets: Sets) -> tuple[Tensor, Tensor, Tensor]:
         index = torch.arange(sets.num_sets, device=X.device).repeat_interleave(X.shape[1])
     if sets.present is None:
         return rows, index, torch.arange(rows.shape[0], device=X.device)
-    kept = sets.present.flatten().nonzero().flatten()
-    return rows[kept], index[kept], kept
+    positions = sets.present.flatten().nonzero().flatten()
+    return rows[positions], index[positions], positions
 
 
 def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
@@ -35,9 +35,9 @@ def padded(X: Tensor, sets: Sets) -> tuple[Tensor, DenseSets]:
         if sets.present is None:
             return X, sets
         present = sets.present.squeeze(-1)
-        alone = ~present.any(1, keepdim=True)
+        is_empty = ~present.any(1, keepdim=True)
         first = torch.arange(X.shape[1], device=X.device) == 0
-        return X, DenseSets(sets.num_sets, (present | (alone & first)).unsqueeze(-1))
+        return X, DenseSets(sets.num_sets, (present | (is_empty & first)).unsqueeze(-1))
     rows, index, _ = flat(X, sets)
     count = torch.bincount(index, minlength=sets.num_sets)
     longest = max(int(count.max()), 1) if sets.num_sets else 1
@@ -65,11 +65,11 @@ def pool_padded(pool: Callable[[Tensor, DenseSets], Tensor], X: Tensor, sets: Se
     group = count.double().log2().ceil()
     chosen, pooled = [], []
     for value in group.unique():
-        here = group == value
-        number = here.cumsum(0) - 1  # of a set within its group
-        chosen.append(here.nonzero().flatten())
-        part = RaggedSets(number[index[here[index]]], len(chosen[-1]), None)
-        pooled.append(pool(*padded(rows[here[index]], part)))
+        in_group = group == value
+        number = in_group.cumsum(0) - 1  # of a set within its group
+        chosen.append(in_group.nonzero().flatten())
+        part = RaggedSets(number[index[in_group[index]]], len(chosen[-1]), None)
+        pooled.append(pool(*padded(rows[in_group[index]], part)))
     return torch.cat(pooled)[torch.cat(chosen).argsort()]
 
 

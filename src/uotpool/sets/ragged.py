@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from uotpool.sets import segments
-from uotpool.sets.base import Sets
+from uotpool.sets.base import Sets, Sorted
 
 
 class RaggedSets(Sets):
@@ -28,7 +28,7 @@ class RaggedSets(Sets):
 
     @property
     def index(self) -> Tensor:
-        """The set of each row, made when first asked for."""
+        """The set of each row, computed at first use."""
         if self._index is None:
             assert self._like is not None
             rows, device = self._like.shape[0], self._like.device
@@ -57,6 +57,17 @@ class RaggedSets(Sets):
 
     def per_sample(self, q: Tensor) -> Tensor:
         return q.unsqueeze(-1)
+
+    def sort_n(self, Y: Tensor) -> Sorted:
+        # By value, then stably by set: each feature has an order of its own.
+        by_value = self.fill_absent(Y, torch.inf).sort(0)
+        sets = self.index[by_value.indices]
+        by_set = sets.sort(stable=True, dim=0).indices
+        rows = by_value.values.gather(0, by_set)
+        sizes = torch.zeros(self.num_sets, dtype=torch.int64, device=Y.device)
+        sizes = sizes.index_add(0, self.index, torch.ones_like(self.index))
+        first = (sizes.cumsum(0) - sizes).unsqueeze(-1)
+        return Sorted(rows, first, self.count(Y).long())
 
 
 def index_from_ptr(ptr: Tensor, num_rows: int) -> Tensor:

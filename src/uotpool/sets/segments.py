@@ -1,9 +1,8 @@
-"""Sum, maximum and spreading over the rows of ragged sets, in plain torch, or opaque for the compiler.
+"""Sum and maximum of the rows of ragged sets, and values of sets for their rows.
 
-Inductor (torch 2.13, CPU) scatters into buffers that it also uses for something else, as soon as a
-graph has several scatters. That gives wrong numbers without a message, or a crash
-(`tests/test_runtime.py` has the case). Inductor cannot do so inside an operator of our own, so we
-use such operators while compiling. Eager runs and exports see plain torch.
+Inductor (torch 2.13, CPU) reuses the buffer of a scatter too early in a graph with several scatters,
+which gives wrong numbers without a message, or a crash (the case is in `tests/nn/test_runtime.py`). So we
+use custom operators while compiling, and plain torch in eager mode and exports.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _opaque() -> bool:
 
 def _sum(Y: Tensor, index: Tensor, num_sets: int) -> Tensor:
     zeros = Y.new_zeros(num_sets, Y.shape[1])
-    if torch._C._is_tracing():  # ONNX's exporter by tracing writes an index_add that forgets repeated indices
+    if torch._C._is_tracing():  # torch.onnx.export by tracing gets index_add with repeated indices wrong
         return zeros.scatter_add(0, index[:, None].expand_as(Y), Y)
     return zeros.index_add(0, index, Y)
 

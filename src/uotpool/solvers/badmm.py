@@ -1,7 +1,7 @@
-"""Exact Bregman ADMM, entropic and quadratic, one step per module.
+"""Exact Bregman ADMM, entropic and quadratic.
 
 The two blocks {P, eta} and {S, mu} are tied by the soft constraints P = S, marg_D(P) = mu,
-marg_N(S) = eta. Each constraint has a dual (Z, z1, z2) and a KL term of weight rho. This differs
+marg_N(S) = eta. Each constraint has a dual (Z, z1, z2) and a KL term with the coefficient rho. This differs
 from the published Algorithm 1:
 
 - P and S are not projected on mu and eta but weigh the coupling KL and the marginal KL together,
@@ -9,23 +9,67 @@ from the published Algorithm 1:
   p0 and eta = q0.
 - The duals move by differences of logarithms. The published additive steps are of size rho / (N D).
 - Every block has mass 1. The normaliser of a block only adds a constant to its logarithm.
-- eta for the next step is updated at the end of a module. At its start the first module would leave
+- eta for the next step is updated at the end of a step. At its start the first step would leave
   eta = q0 whatever alpha2 is. The output is a closing S update that sees the last duals. So every
-  weight of every module gets a gradient. (With constant weights and entropic R the iterates are the
+  coefficient of every step gets a gradient. (With constant coefficients and entropic R the iterates are the
   same.)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
+from uotpool import checks
 from uotpool.sets import Sets, logsumexp_d
-from uotpool.solvers import published
-from uotpool.solvers.base import ENTROPIC, QUADRATIC, Solver
+from uotpool.solvers.base import (
+    DEFAULT_K,
+    ENTROPIC,
+    QUADRATIC,
+    REGULARIZERS,
+    Regularizer,
+    Solver,
+    SolverInput,
+    check_steps,
+)
+
+
+@dataclass(frozen=True)
+class BregmanADMM(Solver):
+    """K unrolled steps of exact Bregman ADMM. Its coefficient rho is the step size.
+
+    Args:
+        regularizer: the R of the problem, "entropic" or "quadratic".
+        K: number of steps; 0 leaves the plan at the priors.
+    """
+
+    regularizer: Regularizer = ENTROPIC
+    K: int = DEFAULT_K
+    uses_rho = True
+
+    @property
+    def kernel(self) -> str:  # type: ignore[override]
+        return "badmm-e" if self.regularizer == ENTROPIC else "badmm-q"
+
+    def __post_init__(self) -> None:
+        checks.one_of("regularizer", self.regularizer, REGULARIZERS)
+        check_steps(self.K)
+
+    def units(self, alpha0: float, alpha1: float, alpha2: float, rho: float) -> tuple[float, float]:
+        # log S is divided by alpha0 + rho, log mu and log eta by alpha1 + rho and alpha2 + rho; Z is left. The
+        # rho of the quadratic problem may have nothing added.
+        least = min(alpha0, alpha1, alpha2) if self.regularizer == ENTROPIC else 0.0
+        return least + rho, alpha0 + rho
+
+    def solve(self, problem: SolverInput) -> Tensor:
+        """Return log S after K steps and a closing primal update with the coefficients of the last one."""
+        s, quadratic = start(problem), self.regularizer == QUADRATIC
+        for k in range(problem.c.num_steps()):
+            s = step(problem, s, k, quadratic)
+        return primal(problem, s, problem.c.num_steps() - 1, quadratic).log_S
 
 
 class State(NamedTuple):
@@ -63,15 +107,15 @@ def start(problem: SolverInput) -> State:
 
 
 def primal(problem: SolverInput, s: State, k: int, quadratic: bool) -> Primal:
-    """Do the P update, then the S update, with the weights of module k.
+    """Do the P update, then the S update, with the coefficients of step k.
 
     Each block is a conditional distribution times a marginal, and the two are normalised
     separately. Where an entry of Y is large, the logarithm of a sum over both would be lost to
     rounding, and with it the mass of the plan. Absent rows are held at 0, as they would overflow.
     """
-    X, sets, _, _, w = problem
-    assert w.rho is not None
-    alpha0, rho = w.alpha0[k], w.rho[k]
+    X, sets, _, _, c = problem
+    assert c.rho is not None
+    alpha0, rho = c.alpha0[k], c.rho[k]
     if quadratic:
         # <P, S> is curved by up to alpha0 max(P, S) in the geometry of the KL terms, and a step
         # that ignores this overshoots. The maximum is per set, so that batch mates do not matter.
@@ -103,7 +147,7 @@ def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
     The constant changes no plan, and the derivatives by the entries of a set add up to 0. With
     rounding they do not quite, so a large slope would turn the rest into a derivative by rho.
     Unlike the entropic one, this rho depends on the previous plan (by `largest`), so the rest would
-    be magnified again in every module, beyond what float32 can hold. Without the constant, the
+    be magnified again in every step, beyond what float32 can hold. Without the constant, the
     entries that have mass have next to no slope.
     """
     Y = (log_T + slope / rho_n).detach()
@@ -113,9 +157,9 @@ def _stepped(log_T: Tensor, slope: Tensor, rho_n: Tensor, sets: Sets) -> Tensor:
 
 
 def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
-    """Do module k."""
-    _, sets, log_p0, log_q0, w = problem
-    alpha1, alpha2 = w.alpha1[k], w.alpha2[k]
+    """Do step k."""
+    _, sets, log_p0, log_q0, c = problem
+    alpha1, alpha2 = c.alpha1[k], c.alpha2[k]
     log_P, log_p, log_S, log_q, rho = primal(problem, s, k, quadratic)
     rho_n = sets.to_rows(rho) if quadratic else rho
 
@@ -131,26 +175,3 @@ def step(problem: SolverInput, s: State, k: int, quadratic: bool) -> State:
     if quadratic:
         largest = sets.max_n(torch.maximum(log_P, log_S).amax(-1, keepdim=True)).exp()
     return State(log_S, log_mu, log_eta, Z, z1, z2, largest)
-
-
-def _solve(problem: SolverInput, quadratic: bool) -> Tensor:
-    """Return log S after K modules and a closing primal update with the last module's weights."""
-    s = start(problem)
-    for k in range(problem.w.num_modules()):
-        s = step(problem, s, k, quadratic)
-    return primal(problem, s, problem.w.num_modules() - 1, quadratic).log_S
-
-
-def solve_entropic(problem: SolverInput) -> Tensor:
-    """Return log S of the problem with entropic R."""
-    return _solve(problem, quadratic=False)
-
-
-def solve_quadratic(problem: SolverInput) -> Tensor:
-    """Return log S of the problem with quadratic R."""
-    return _solve(problem, quadratic=True)
-
-
-WEIGHTS = ("alpha0", "alpha1", "alpha2", "rho")
-ENTROPIC_SOLVER = Solver("badmm-e", ENTROPIC, WEIGHTS, solve_entropic, published.badmm_entropic)
-QUADRATIC_SOLVER = Solver("badmm-q", QUADRATIC, WEIGHTS, solve_quadratic, published.badmm_quadratic)

@@ -11,40 +11,39 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
 from uotpool.sets import logsumexp_d
-from uotpool.solvers.base import ENTROPIC, QUADRATIC
+from uotpool.solvers.base import ENTROPIC, QUADRATIC, SolverInput
 from uotpool.solvers.simplex import project
 
 
 def objective(problem: SolverInput, P: Tensor, regularizer: str) -> Tensor:
     """Return the value of the problem at plans of mass 1, as s. Absent rows do not count."""
-    X, sets, log_p0, log_q0, w = problem
+    X, sets, log_p0, log_q0, c = problem
     P = sets.fill_absent(P, 0.0)
     smooth = P.square() if regularizer == QUADRATIC else torch.special.xlogy(P, P) - P
     p, q = sets.sum_n(P), P.sum(-1, keepdim=True)
     kl_p = (torch.special.xlogy(p, p) - p * log_p0).sum(-1, keepdim=True)
     kl_q = sets.sum_n(torch.special.xlogy(q, q) - q * log_q0)
-    return sets.sum_all(w.alpha0[-1] * smooth - X * P) + w.alpha1[-1] * kl_p + w.alpha2[-1] * kl_q
+    return sets.sum_all(c.alpha0[-1] * smooth - X * P) + c.alpha1[-1] * kl_p + c.alpha2[-1] * kl_q
 
 
 def gap(problem: SolverInput, log_P: Tensor, regularizer: str) -> Tensor:
     """Return the duality gap of each set, as s. log_P may have any mass; it is normalised first.
 
-    The weights are those of the last module.
+    The coefficients are those of the last step.
     """
-    X, sets, log_p0, log_q0, w = problem
-    alpha0, alpha1, alpha2 = w.alpha0[-1], w.alpha1[-1], w.alpha2[-1]
+    X, sets, log_p0, log_q0, c = problem
+    alpha0, alpha1, alpha2 = c.alpha0[-1], c.alpha1[-1], c.alpha2[-1]
     log_P = sets.fill_absent(log_P, -torch.inf)
     log_p, log_q = sets.logsumexp_n(log_P), _logsumexp_d(log_P)
     total = sets.logsumexp_n(log_q)
     log_P, log_p, log_q = log_P - sets.to_rows(total), log_p - total, log_q - sets.to_rows(total)
 
-    # A marginal of zero under a positive prior has an infinite derivative unless its weight is
-    # zero. We count the features without mass, since `logsumexp_n` gives 0 for them, which suits an
+    # A marginal of zero under a positive prior has an infinite derivative unless its coefficient
+    # is zero. We count the features without mass, since `logsumexp_n` gives 0 for them, which suits an
     # empty set only.
-    held = sets.sum_n((log_P > -torch.inf).to(X.dtype))
-    empty_p, empty_q = (held == 0) & (sets.count(X) > 0), log_q == -torch.inf
+    count = sets.sum_n((log_P > -torch.inf).to(X.dtype))
+    empty_p, empty_q = (count == 0) & (sets.count(X) > 0), log_q == -torch.inf
     u = torch.where(empty_p, 0.0, -alpha1 * (log_p - log_p0))
     v = torch.where(empty_q, 0.0, -alpha2 * (log_q - log_q0))
     infeasible = (empty_p & (alpha1 > 0)).any(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The dual of the problem for both regularisers: value, gradient and curvature.
+"""The dual of the problem for both regularizers: value, gradient and curvature.
 
 The dual is a smooth convex function of the two potentials, with Y = X + u + v:
 
@@ -14,14 +14,11 @@ or w = [Q > 0], kappa = 1 / (2 alpha0) (quadratic, right almost everywhere).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from uotpool.problem import SolverInput
-from uotpool.sets import Sets, logsumexp_d
-from uotpool.solvers.base import QUADRATIC
+from uotpool.sets import logsumexp_d
+from uotpool.solvers.base import QUADRATIC, SolverInput
 from uotpool.solvers.certificate import gap
 from uotpool.solvers.simplex import project
 from uotpool.solvers.sinkhorn import log_plan
@@ -29,48 +26,19 @@ from uotpool.solvers.sinkhorn import log_plan
 Potentials = tuple[Tensor, Tensor]
 
 
-class Dual(NamedTuple):
-    """The dual of a problem with one value per weight."""
+class Dual:
+    """The dual of a problem with one value per coefficient."""
 
-    problem: SolverInput
-    regularizer: str
+    def __init__(self, problem: SolverInput, regularizer: str) -> None:
+        self.problem, self.regularizer = problem, regularizer
+        self.X, self.sets, self.log_p0, self.log_q0, c = problem
+        self.alpha0, self.alpha1, self.alpha2 = c.alpha0[0], c.alpha1[0], c.alpha2[0]
+        self.quadratic = regularizer == QUADRATIC
 
-    @property
-    def X(self) -> Tensor:
-        return self.problem.X
-
-    @property
-    def sets(self) -> Sets:
-        return self.problem.sets
-
-    @property
-    def log_p0(self) -> Tensor:
-        return self.problem.log_p0
-
-    @property
-    def log_q0(self) -> Tensor:
-        return self.problem.log_q0
-
-    @property
-    def alpha0(self) -> Tensor:
-        return self.problem.w.alpha0[0]
-
-    @property
-    def alpha1(self) -> Tensor:
-        return self.problem.w.alpha1[0]
-
-    @property
-    def alpha2(self) -> Tensor:
-        return self.problem.w.alpha2[0]
-
-    @property
-    def quadratic(self) -> bool:
-        return self.regularizer == QUADRATIC
-
-    def eased(self, factor: float) -> Dual:
+    def with_alpha0(self, factor: float) -> Dual:
         """Return the dual of an easier problem, in which alpha0 is multiplied by the factor."""
-        w = self.problem.w
-        return self._replace(problem=self.problem._replace(w=w._replace(alpha0=factor * w.alpha0)))
+        c = self.problem.c
+        return Dual(self.problem._replace(c=c._replace(alpha0=factor * c.alpha0)), self.regularizer)
 
     def Y(self, u: Tensor, v: Tensor) -> Tensor:
         return self.X + self.sets.to_rows(u) + v
@@ -79,31 +47,25 @@ class Dual(NamedTuple):
         """Return the log of the plan that the potentials give."""
         if not self.quadratic:
             return log_plan(self.X, self.sets, u, v, self.alpha0)
-        return self._quadratic_plan(u, v)
-
-    def _quadratic_plan(self, u: Tensor, v: Tensor) -> Tensor:
         Y = self.Y(u, v)
         Q = project(Y / (2 * self.alpha0), self.sets)
-        # A marginal may be smaller than the rounding of Y, or zero where its weight is. We then put
+        # A marginal may be smaller than the rounding of Y, or zero where its coefficient is. We then put
         # it at the largest entry of its row or column, where the exact plan has it, so that p(n|d)
         # and the gap stay defined.
         Y = Y.detach()
         tiny = torch.finfo(Q.dtype).tiny
-        asked_d = torch.where(self.alpha1 > 0, self.p_hat(u), 0.0).clamp_min(tiny)
-        asked_n = torch.where(self.alpha2 > 0, self.q_hat(v), 0.0).clamp_min(tiny)
-        idle_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * asked_d
-        idle_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * asked_n
+        target_d = torch.where(self.alpha1 > 0, self.p_hat(u), 0.0).clamp_min(tiny)
+        target_n = torch.where(self.alpha2 > 0, self.q_hat(v), 0.0).clamp_min(tiny)
+        missing_d = (self.sets.sum_n(Q) == 0).to(Q.dtype) * target_d
+        missing_n = (Q.sum(-1, keepdim=True) == 0).to(Q.dtype) * target_n
         top_d = (Y >= self.sets.to_rows(self.sets.max_n(Y))).to(Q.dtype)
         top_n = (Y >= Y.amax(-1, keepdim=True)).to(Q.dtype)
-        Q = Q + self.sets.to_rows(idle_d) * top_d + idle_n * top_n
+        Q = Q + self.sets.to_rows(missing_d) * top_d + missing_n * top_n
         Q = Q / self.sets.to_rows(self.sets.sum_all(Q).clamp_min(tiny))
         return torch.where(Q > 0, Q.clamp_min(tiny).log(), -torch.inf)
 
     def marginal_slopes(self, u: Tensor, v: Tensor) -> Potentials:
-        """Return -log(marg_D(Q) / p0) and -log(marg_N(Q) / q0).
-
-        The potentials are these times their weights.
-        """
+        """Return -log(marg_D(Q) / p0) and -log(marg_N(Q) / q0): the potentials divided by alpha1 and alpha2."""
         log_Q = self.sets.fill_absent(self.plan(u, v), -torch.inf)
         slope_u = self.log_p0 - self.sets.logsumexp_n(log_Q)
         slope_v = self.log_q0 - log_Q.logsumexp(-1, keepdim=True)
@@ -149,8 +111,9 @@ class Dual(NamedTuple):
         return self.sets.fill_absent(self.plan(u, v), -torch.inf).exp()
 
     def gradient(self, u: Tensor, v: Tensor) -> Potentials:
-        """Return the gradient of F, 0 for a potential whose weight is 0; differentiable in X,
-        priors and weights.
+        """Return the gradient of F, 0 for a potential whose coefficient is 0.
+
+        It is differentiable in X, the priors and the coefficients.
         """
         Q = self.Q(u, v)
         gu = self.sets.sum_n(Q) - self.p_hat(u)
@@ -175,7 +138,7 @@ class Curvature:
         self.diag_N = self.w_N if damping is None else self.w_N + sets.to_rows(damping)
         self.p_hat, self.q_hat = dual.p_hat(u), dual.q_hat(v)
         self.inv1, self.inv2 = _inverse(dual.alpha1), _inverse(dual.alpha2)
-        # The square roots of the inverse diagonal are 0 where a potential is fixed (weight 0, or an
+        # The square roots of the inverse diagonal are 0 where a potential is fixed (coefficient 0, or an
         # absent row).
         self.scale_u = _rsqrt(self.kappa * self.diag_D + self.p_hat * self.inv1) * (dual.alpha1 > 0)
         self.scale_v = _rsqrt(self.kappa * self.diag_N + self.q_hat * self.inv2) * (dual.alpha2 > 0)

@@ -10,6 +10,8 @@ from uotpool.nn import SamplePrior
 from uotpool.nn.base import Pooling
 from uotpool.sets import Sets
 
+MAX_STEPS = 10_000  # of iterations that a pooling runs in every call
+
 
 class Attention(Pooling):
     r"""Attention pooling, :math:`y = \sum_n a_n x_n`, :math:`a = \text{softmax}_n(w^\top \tanh(V x_n))`.
@@ -25,8 +27,11 @@ class Attention(Pooling):
         super().__init__(dim)
         self.score = SamplePrior(dim, hidden)
 
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.softmax_n(self.score(X))
+
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        return sets.squeeze(sets.sum_n(X * sets.softmax_n(self.score(X))))
+        return sets.squeeze(sets.sum_n(X * self._attention(X, sets)))
 
 
 class GatedAttention(Pooling):
@@ -48,9 +53,11 @@ class GatedAttention(Pooling):
         self.U = nn.Linear(dim, hidden, bias=False)
         self.w = nn.Linear(hidden, 1, bias=False)
 
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.softmax_n(self.w(self.V(X).tanh() * self.U(X).sigmoid()))
+
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        logits = self.w(self.V(X).tanh() * self.U(X).sigmoid())
-        return sets.squeeze(sets.sum_n(X * sets.softmax_n(logits)))
+        return sets.squeeze(sets.sum_n(X * self._attention(X, sets)))
 
 
 class Dynamic(Pooling):
@@ -74,15 +81,18 @@ class Dynamic(Pooling):
 
     def __init__(self, dim: int, *, steps: int = 3) -> None:
         super().__init__(dim)
-        self.steps = checks.count("steps", steps, 1)
+        self.steps = checks.count("steps", steps, 1, high=MAX_STEPS)
+
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor:
+        """Return the couplings c of the last step."""
+        b = torch.zeros_like(X[..., :1])
+        for _ in range(self.steps - 1):
+            v = _squash(sets.sum_n(X * sets.softmax_n(b)))
+            b = b + (X * sets.to_rows(v)).sum(-1, keepdim=True)
+        return sets.softmax_n(b)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        b = torch.zeros_like(X[..., :1])
-        v = _squash(sets.sum_n(X * sets.softmax_n(b)))
-        for _ in range(self.steps - 1):
-            b = b + (X * sets.to_rows(v)).sum(-1, keepdim=True)
-            v = _squash(sets.sum_n(X * sets.softmax_n(b)))
-        return sets.squeeze(v)
+        return sets.squeeze(_squash(sets.sum_n(X * self._attention(X, sets))))
 
 
 def _squash(s: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch_geometric.nn import DenseGCNConv, GCNConv, LEConv
 from torch_geometric.utils import add_remaining_self_loops, coalesce, scatter, softmax
 
 from uotpool import checks
+from uotpool.inputs import as_sets
 from uotpool.nn.base import Pooling
 from uotpool.sets import RaggedSets, Sets, segments
 from uotpool.sets.padding import flat
@@ -34,7 +35,30 @@ class GraphPooling(Pooling):
         """Pool the graphs, (B, out_dim)."""
         raise NotImplementedError
 
-    def _pooled(self, X: Tensor, sets: Sets, edge_index: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        X: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        mask: Tensor | None = None,
+        edge_index: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Return the pooled vector of each graph, (B, out_dim), in the dtype of X.
+
+        Args:
+            X, index, ptr, dim_size, mask: as in `Pooling.forward`; nodes are the samples.
+            edge_index: (2, E), the two rows of X (of X.flatten(0, 1), if dense) that an edge joins, both in one
+                graph.
+            edge_weight: (E,), default 1.
+        """
+        rows, sets = as_sets(X, index, ptr, dim_size, mask, dim=self.dim)
+        return self._forward(X, rows, sets, edge_index, edge_weight)
+
+    def _pool(
+        self, X: Tensor, sets: Sets, edge_index: Tensor | None = None, edge_weight: Tensor | None = None
+    ) -> Tensor:
         num_rows = X.shape[:-1].numel()
         _check_edges(X, num_rows, edge_index, edge_weight)
         assert edge_index is not None
@@ -44,8 +68,8 @@ class GraphPooling(Pooling):
         if rows.shape[0] < num_rows:
             place = edges.new_full((num_rows,), -1).index_put((kept,), torch.arange(len(kept), device=X.device))
             edges = place[edges]
-            there = (edges >= 0).all(0)
-            edges, weight = edges[:, there], weight[there]
+            present = (edges >= 0).all(0)
+            edges, weight = edges[:, present], weight[present]
         edges, weight = _sum_loops(edges, weight, rows.shape[0])
         _check_within(edges, index)
         return self._pool_graphs(Graphs(rows, index, sets.num_sets, edges, weight))
@@ -60,31 +84,22 @@ def _check_edges(X: Tensor, num_rows: int, edge_index: Tensor | None, edge_weigh
     if edge_index.dtype not in (torch.int64, torch.int32):
         checks.fail("edge_index", accepted, edge_index, TypeError)
     checks.same_device("edge_index", edge_index, X)
-    inside = ((edge_index >= 0) & (edge_index < num_rows)).all()
-    if checks.readable(edge_index):
-        if not bool(inside):
-            low, high = (int(i) for i in edge_index.aminmax())
-            raise ValueError(f"edge_index: expected rows of X, 0 to {num_rows - 1}, got {low} to {high}")
-    elif checks.has_values(edge_index):
-        torch._assert_async(inside, "uotpool: edge_index out of range of the rows of x")
+    inside = (edge_index >= 0) & (edge_index < num_rows)
+    accepted = f"rows of X, 0 to {num_rows - 1}"
+    checks.values("edge_index", edge_index, inside, accepted, lambda: f"the row {int(edge_index[~inside][0])}")
     if edge_weight is not None:
-        accepted = f"a floating tensor of shape ({edge_index.shape[1]},)"
-        checks.floating("edge_weight", edge_weight, accepted)
-        checks.same_device("edge_weight", edge_weight, X)
-        if edge_weight.shape != edge_index.shape[1:]:
-            checks.fail("edge_weight", accepted, edge_weight)
+        checks.floating_of_shape("edge_weight", edge_weight, X, edge_index.shape[1:])
         if checks.values_checked(edge_weight) and not bool(((edge_weight >= 0) & edge_weight.isfinite()).all()):
             raise ValueError("edge_weight: expected finite numbers >= 0, got others")
 
 
 def _check_within(edges: Tensor, index: Tensor) -> None:
-    across = index[edges[0]] != index[edges[1]]
-    if checks.readable(edges):
-        if bool(across.any()):
-            joined = tuple(int(i) for i in index[edges[:, across.nonzero()[0, 0]]])
-            raise ValueError(f"edge_index: expected edges within a set, got one between the sets {joined}")
-    elif checks.has_values(edges):
-        torch._assert_async(~across.any(), "uotpool: edge_index joins two sets")
+    within = index[edges[0]] == index[edges[1]]
+
+    def first_between() -> str:
+        return f"one between the sets {tuple(index[edges[:, ~within][:, 0]].tolist())}"
+
+    checks.values("edge_index", edges, within, "edges within a set", first_between)
 
 
 def _sum_loops(edges: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -251,11 +266,11 @@ class DiffPool(GraphPooling):
         square = segments.sum(per_edge[:, None], index[edges[0]], B).squeeze(-1)
         square = square + _outer_sums(S, S, index, B).square().sum((1, 2))
         count = sets.count(S).squeeze(-1)
-        there = count > 0
+        nonempty = count > 0
         tiny = torch.finfo(S.dtype).eps ** 2  # the root has no derivative at 0
-        link = torch.where(there, square, 1.0).clamp_min(tiny).sqrt() / count.clamp_min(1.0).square()
+        link = torch.where(nonempty, square, 1.0).clamp_min(tiny).sqrt() / count.clamp_min(1.0).square()
         entropy = sets.sum_n(-(S * log_S).sum(-1, keepdim=True)).squeeze(-1) / count.clamp_min(1.0)
-        return torch.where(there, link + entropy, 0.0).sum() / there.sum().clamp_min(1)
+        return torch.where(nonempty, link + entropy, 0.0).sum() / nonempty.sum().clamp_min(1)
 
     def __getstate__(self) -> dict[str, Any]:
         # The loss belongs to the autograd graph of the last forward, which can be neither copied nor pickled.

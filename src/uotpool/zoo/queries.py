@@ -22,14 +22,13 @@ def attended(logits: Tensor, X: Tensor, sets: DenseSets) -> Tensor:
     return sets.softmax_n(logits).transpose(1, 2) @ X
 
 
-def _divisor(name: str, given: int | None, dim: int) -> int:
-    """Return into how many parts of one width the features are split; a valid one, or by default at most 8."""
-    if given is None:
+def _divisor(name: str, parts: int | None, dim: int) -> int:
+    """Return the number of equal parts of the features; by default the largest of 8, 4, 2 and 1."""
+    if parts is None:
         return math.gcd(dim, 8)
-    number = int(checks.count(name, given, 1))
-    if dim % number:
-        checks.fail(name, f"a divisor of dim={dim}", given)
-    return number
+    if dim % int(checks.count(name, parts, 1)):
+        checks.fail(name, f"a divisor of dim={dim}", parts)
+    return int(parts)
 
 
 class MAP(Pooling):
@@ -79,13 +78,20 @@ class MAP(Pooling):
         z = self.proj(pool_padded(self._attend, X, sets))
         return z + self.mlp(self.norm(z))
 
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.softmax_n(self._logits(X)).mean(-1, keepdim=True)
+
+    def _logits(self, X: Tensor) -> Tensor:
+        """Return a logit of each sample for each head, (..., H)."""
+        width = self.dim // self.heads
+        keys, _ = self.kv.weight.view(2, self.heads, width, self.dim)
+        q = self.q(self.latent).view(self.heads, width) / math.sqrt(width)
+        return X @ torch.einsum("hw,hwd->dh", q, keys)
+
     def _attend(self, X: Tensor, sets: DenseSets) -> Tensor:
         """Return the attended values of all heads side by side, (B, D)."""
-        width = self.dim // self.heads
-        keys, values = self.kv.weight.view(2, self.heads, width, self.dim)
-        q = self.q(self.latent).view(self.heads, width) / math.sqrt(width)
-        logits = X @ torch.einsum("hw,hwd->dh", q, keys)
-        mapped = torch.einsum("bhd,hwd->bhw", attended(logits, X, sets), values).flatten(1)
+        _, values = self.kv.weight.view(2, self.heads, self.dim // self.heads, self.dim)
+        mapped = torch.einsum("bhd,hwd->bhw", attended(self._logits(X), X, sets), values).flatten(1)
         return mapped + self.kv.bias[self.dim :]
 
 
@@ -123,9 +129,14 @@ class EfficientProbing(Pooling):
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         return pool_padded(self._attend, X, sets)
 
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor:
+        return sets.softmax_n(self._logits(X)).mean(-1, keepdim=True)
+
+    def _logits(self, X: Tensor) -> Tensor:
+        return X @ self.queries.T / math.sqrt(self.dim)
+
     def _attend(self, X: Tensor, sets: DenseSets) -> Tensor:
-        count = self.queries.shape[0]
-        logits = X @ self.queries.T / math.sqrt(self.dim)
+        count, logits = self.queries.shape[0], self._logits(X)
         values = self.value.weight.view(count, self.dim // count, self.dim)
         return torch.einsum("bjd,jwd->bjw", attended(logits, X, sets), values).flatten(1)
 
@@ -160,12 +171,14 @@ class SimPool(Pooling):
         self.wq = nn.Linear(self.dim, self.dim, bias=False)
         self.wk = nn.Linear(self.dim, self.dim, bias=False)
 
-    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
-        normed = self.norm(X)
+    def _attention(self, X: Tensor, sets: Sets) -> Tensor:
         mean = sets.sum_n(X) / sets.count(X).clamp_min(1.0)
         # x' W_K' (W_Q mean), without keys of all samples.
         query = functional.linear(self.wq(mean), self.wk.weight.T) / math.sqrt(self.dim)
-        a = sets.softmax_n((normed * sets.to_rows(query)).sum(-1, keepdim=True))
+        return sets.softmax_n((self.norm(X) * sets.to_rows(query)).sum(-1, keepdim=True))
+
+    def _pool(self, X: Tensor, sets: Sets) -> Tensor:
+        normed, a = self.norm(X), self._attention(X, sets)
         lowest = -sets.max_n(-normed).amax(-1, keepdim=True)
         v = sets.fill_absent(normed - sets.to_rows(lowest) + EPSILON, EPSILON)
         y = sets.sum_n(a * v**self.gamma) ** (1 / self.gamma)

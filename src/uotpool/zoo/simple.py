@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,21 @@ def _log_mean_exp(Y: Tensor, sets: Sets) -> Tensor:
 
 def _inverse_softplus(value: float) -> float:
     return math.log(math.expm1(value))
+
+
+class _OneParameter(Pooling):
+    """A pooling with one learned number."""
+
+    NAME: ClassVar[str]
+    START: ClassVar[float]
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.register_parameter(self.NAME, nn.Parameter(torch.empty(())))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(getattr(self, self.NAME), self.START)
 
 
 class Add(Pooling):
@@ -70,23 +86,17 @@ class VariancePreserving(Pooling):
         return sets.squeeze(sets.sum_n(X) / sets.count(X).clamp_min(1.0).sqrt())
 
 
-class Mixed(Pooling):
+class Mixed(_OneParameter):
     r"""Mixed mean-max pooling, :math:`y = \omega\, \text{mean}_n x_n + (1 - \omega) \max_n x_n`.
 
-    omega in (0, 1) is one learned number, sigmoid(raw_omega). `uotpool.MixedMeanMax` builds the
-    same from three UOT poolings.
+    omega in (0, 1) is one learned number, sigmoid(raw_omega).
 
     C.-Y. Lee, P. Gallagher, Z. Tu, "Generalizing pooling functions in convolutional neural
     networks: mixed, gated, and tree", AISTATS 2016.
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
-        self.raw_omega = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.raw_omega)
+    NAME, START = "raw_omega", 0.0
+    raw_omega: Tensor
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         return _mix(self.raw_omega.sigmoid(), _mean(X, sets), sets.squeeze(sets.max_n(X)))
@@ -115,7 +125,7 @@ def _mix(omega: Tensor, mean: Tensor, top: Tensor) -> Tensor:
     return omega * mean + (1 - omega) * top
 
 
-class Softmax(Pooling):
+class Softmax(_OneParameter):
     r"""Softmax pooling, :math:`y_d = \sum_n x_{nd}\, e^{t x_{nd}} / \sum_m e^{t x_{md}}`, t learned, from 1.
 
     t = 0 is mean and t = inf max pooling.
@@ -123,19 +133,14 @@ class Softmax(Pooling):
     G. Li, C. Xiong, A. Thabet, B. Ghanem, "DeeperGCN: all you need to train deeper GCNs", 2020.
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
-        self.t = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.t)
+    NAME, START = "t", 1.0
+    t: Tensor
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         return sets.squeeze(sets.sum_n(X * sets.softmax_n(self.t * X)))
 
 
-class LogSumExp(Pooling):
+class LogSumExp(_OneParameter):
     r"""Log-sum-exp pooling, :math:`y_d = \frac1r \log \frac1N \sum_n e^{r x_{nd}}`, r > 0 learned, from 1.
 
     r = 0 is mean and r = inf max pooling. r = softplus(raw_r) + 0.01: the logarithm loses its
@@ -146,21 +151,15 @@ class LogSumExp(Pooling):
     """
 
     FLOOR = 1e-2
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
-        self.raw_r = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.constant_(self.raw_r, _inverse_softplus(1.0 - self.FLOOR))
+    NAME, START = "raw_r", _inverse_softplus(1.0 - FLOOR)
+    raw_r: Tensor
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         r = nn.functional.softplus(self.raw_r) + self.FLOOR
         return _log_mean_exp(r * X, sets) / r
 
 
-class GeM(Pooling):
+class GeM(_OneParameter):
     r"""Generalised mean (power mean), :math:`y_d = (\frac1N \sum_n \max(x_{nd}, \epsilon)^p)^{1/p}`.
 
     p > 0 is learned, from 3, as softplus(raw_p) + 0.01; epsilon = 1e-6. The method is for features
@@ -172,14 +171,8 @@ class GeM(Pooling):
     """
 
     FLOOR, EPSILON = 1e-2, 1e-6
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
-        self.raw_p = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.constant_(self.raw_p, _inverse_softplus(3.0 - self.FLOOR))
+    NAME, START = "raw_p", _inverse_softplus(3.0 - FLOOR)
+    raw_p: Tensor
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         p = nn.functional.softplus(self.raw_p) + self.FLOOR
@@ -192,8 +185,8 @@ class GNP(Pooling):
     The first half of the features has an exponent p > 0 and the other half p < 0, each with its own
     q. All four are learned, from p = 1 and -1 and q = 1, with `|p| = softplus(raw_p) + 0.1`. Signs
     are lost, so the method is for features that are not negative; add, mean, max and min pooling of
-    those are settings of it. It is computed by logarithms of `|x| + 1e-6`. With one feature there is
-    no other half, and the p and q of that half are idle.
+    those are settings of it. It is computed by logarithms of `|x| + 1e-6`. With one feature the
+    p and q of the other half have no effect.
 
     J. Ko, T. Kwon, K. Shin, J. Lee, "Learning to pool in graph neural networks for extrapolation",
     2021.

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from uotpool import checks
 from uotpool.nn.base import Pooling
-from uotpool.nn.clusters import enough, k_means, squared_distances
+from uotpool.nn.clusters import check_enough, k_means, squared_distances
 from uotpool.sets import DenseSets, Sets, logsumexp_d
 from uotpool.sets.padding import pool_padded
+from uotpool.zoo.attention import MAX_STEPS
 
 
 def transport_plan(score: Tensor, sets: DenseSets, epsilon: float, steps: int) -> Tensor:
@@ -49,7 +50,7 @@ class WEGL(Pooling):
     Args:
         dim: number of features.
         references: M.
-        epsilon: weight of the entropy, in units of the mean cost.
+        epsilon: coefficient of the entropy, in units of the mean cost.
         steps: number of steps of Sinkhorn.
 
     S. Kolouri, N. Naderializadeh, G. Rohde, H. Hoffmann, "Wasserstein embedding for graph
@@ -63,12 +64,12 @@ class WEGL(Pooling):
         super().__init__(dim)
         self.out_dim = checks.count("references", references, 1) * dim
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
-        self.steps = checks.count("steps", steps, 1)
+        self.steps = checks.count("steps", steps, 1, high=MAX_STEPS)
         self.register_buffer("Z", torch.empty(references, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw references from a standard normal; those that `fit` found are lost."""
+        """Draw references from a standard normal, in place of those of `fit`."""
         self.Z.normal_()
 
     def _fit(self, rows: Tensor) -> None:
@@ -105,7 +106,7 @@ class OTK(Pooling):
         dim: number of features.
         hidden: number of anchors; default `dim`.
         references: p.
-        epsilon: weight of the entropy.
+        epsilon: coefficient of the entropy.
         steps: number of steps of Sinkhorn.
 
     G. Mialon, D. Chen, A. d'Aspremont, J. Mairal, "A trainable optimal transport embedding for
@@ -129,27 +130,27 @@ class OTK(Pooling):
         hidden = dim if hidden is None else checks.count("hidden", hidden, 1)
         self.out_dim = checks.count("references", references, 1) * hidden
         self.epsilon = checks.number("epsilon", epsilon, positive=True)
-        self.steps = checks.count("steps", steps, 1)
+        self.steps = checks.count("steps", steps, 1, high=MAX_STEPS)
         self.anchors = nn.Parameter(torch.empty(hidden, dim))
         self.Z = nn.Parameter(torch.empty(references, hidden))
         self.register_buffer("log_s", torch.empty(()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw random anchors and references; those that `fit` found are lost."""
+        """Draw random anchors and references, in place of those of `fit`."""
         nn.init.normal_(self.anchors)
         nn.init.normal_(self.Z, std=1 / math.sqrt(self.Z.shape[1]))
         self.log_s.fill_(math.log(self.dim))
 
     def _fit(self, rows: Tensor) -> None:
         p, k = self.Z.shape
-        enough(rows, p, "references")
+        check_enough(rows, p, "references")
         anchors = k_means(rows, k, "hidden")
         variance = rows.var(0, unbiased=False).sum()  # half the mean squared distance of two rows
         s = 2 * variance if variance > 0 else torch.ones_like(variance)
         Z = k_means(self._psi(rows, anchors, s), p, "references")
-        for ours, found in ((self.anchors, anchors), (self.log_s, s.log()), (self.Z, Z)):
-            ours.copy_(found)
+        for parameter, value in ((self.anchors, anchors), (self.log_s, s.log()), (self.Z, Z)):
+            parameter.copy_(value)
 
     def _psi(self, X: Tensor, anchors: Tensor, s: Tensor) -> Tensor:
         def kernel(X: Tensor) -> Tensor:
@@ -212,9 +213,8 @@ class SlicedWasserstein(Pooling):
 
     def _embed(self, X: Tensor, sets: DenseSets) -> Tensor:
         directions = self.theta / torch.linalg.vector_norm(self.theta, dim=1, keepdim=True)
-        values = (
-            sets.fill_absent(X @ directions.T, torch.inf).sort(dim=1).values
-        )  # absent rows come behind all others
+        # Absent rows come behind all others.
+        values = sets.fill_absent(X @ directions.T, torch.inf).sort(dim=1).values
         M = self.reference.shape[0]
         count = sets.count(X).clamp_min(1.0)  # (B, 1, 1)
         t = (torch.arange(M, dtype=X.dtype, device=X.device) + 0.5) / M

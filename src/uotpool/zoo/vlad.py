@@ -15,6 +15,7 @@ from uotpool.nn.base import Pooling
 from uotpool.nn.clusters import k_means, nearest_scores
 from uotpool.sets import DenseSets, Sets
 from uotpool.sets.padding import pool_padded
+from uotpool.solvers import Sinkhorn
 
 
 class NetVLAD(Pooling):
@@ -49,17 +50,16 @@ class NetVLAD(Pooling):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw random centres and assignments; those that `fit` found are lost."""
+        """Draw random centres and assignments, in place of those of `fit`."""
         self.assign.reset_parameters()
         nn.init.normal_(self.centres, std=1 / math.sqrt(self.dim))
 
     def _fit(self, rows: Tensor) -> None:
         centres = k_means(rows, self.clusters, "clusters")
         self.centres.copy_(centres)
-        for ours, found in zip(
-            (self.assign.weight, self.assign.bias), nearest_scores(rows, centres), strict=True
-        ):
-            ours.copy_(found)
+        weight, bias = nearest_scores(rows, centres)
+        self.assign.weight.copy_(weight)
+        self.assign.bias.copy_(bias)
 
     def _pool(self, X: Tensor, sets: Sets) -> Tensor:
         V = pool_padded(self._residuals, X, sets)
@@ -78,10 +78,9 @@ class SALAD(UOTAssignment):
         V_m = \sum_n P_{nm}\, v(x_n), \quad P 1 = 1_N, \quad P^\top 1 = [1_M, N - M]
 
     P by a few steps of Sinkhorn from learned scores; the last column is the dustbin's. This is
-    `UOTAssignment` with networks for scores and values, without centres, and with marginals that are
-    fixed, and differs from the paper where that has no
-    answer: padded and ragged sets are allowed, and sets of at most M samples, in which a cluster
-    and the dustbin have a share of 1 / (M + 1).
+    `UOTAssignment` with networks for scores and values, without centres, and with fixed marginals.
+    Beyond the paper it takes padded and ragged sets, and sets of at most M samples, in which each
+    cluster and the dustbin have a share of 1 / (M + 1).
 
     Args:
         dim: number of features.
@@ -95,7 +94,7 @@ class SALAD(UOTAssignment):
     """
 
     needs_fit = False
-    FIXED = 1e6  # weight of the marginals, infinite for scores of ordinary size
+    FIXED = 1e6  # coefficient of the marginals, as good as infinite for scores of ordinary size
 
     def __init__(
         self,
@@ -107,9 +106,9 @@ class SALAD(UOTAssignment):
         token: int = 0,
         K: int = 3,
     ) -> None:
-        hidden = dim if hidden is None else hidden
-        fixed: dict[str, Any] = {"alpha1": self.FIXED, "alpha2": self.FIXED}
-        super().__init__(dim, clusters, value_dim, hidden=hidden, centred=False, token=token, K=K, **fixed)
+        options: dict[str, Any] = {"centred": False, "token": token, "solver": Sinkhorn(K)}
+        options |= {"hidden": dim if hidden is None else hidden, "alpha1": self.FIXED, "alpha2": self.FIXED}
+        super().__init__(dim, clusters, value_dim, **options)
 
     def _log_p0(self, S: Tensor, sets: Sets) -> Tensor:
         N, M = sets.squeeze(sets.count(S)), self.clusters

@@ -23,3 +23,22 @@ def poisoned_memory(monkeypatch):
 
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Make every call take tiles of eight rows and chunks of eleven, which is no multiple of it.
+
+    The interpreter takes 0.1 ms for each operation on a tile.
+    """
+    import triton
+
+    from uotpool.backends.triton import launch
+
+    def small(D: int, itemsize: int, entries: int) -> dict[str, int]:
+        width = max(triton.next_power_of_2(D), 16)
+        BL = min(width, 64)
+        return {"R": 2, "C": width // BL, "W": 4, "BL": BL, "num_warps": 4}
+
+    monkeypatch.setattr(launch, "tile", small)
+    monkeypatch.setattr(launch, "CHUNK", 11)

@@ -1,193 +1,129 @@
-"""The GPU kernels as torch operators: schemas, compilers, exporters, and derivatives that they do not have."""
+"""The GPU kernels in the operators of all devices: schemas, compilers, and what they refuse."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests import tolerances as tol
-from tests.kernels.harness import dense, equal, masked, modules, rand, randn, solved
-from uotpool import UOTPooling, backends, check, explain_impl, resolve_impl, uot_plan, uot_pool
-from uotpool.backends.triton import calls, ops
-from uotpool.backends.triton.arguments import Arguments, Saved
+from tests.backends.harness import equal, masked, modules, rand, randn, solved
+from tests.backends.test_torch import make, same, sets_of, with_gradients
+from uotpool import Problem, Sinkhorn, UOTPooling, check, explain_impl
+from uotpool.backends import ops
+from uotpool.backends.triton import launch
 from uotpool.backends.triton.backend import TRITON
 
 D = 3
-PTR, ORDER = torch.tensor([0, 2, 2, 6]), torch.tensor([3, 1, 0, 5, 2, 4])
+NAMES = ("all fixed", "mixed, with priors")
+small_tiles = pytest.mark.usefixtures("small_tiles")
+solve, solve_backward = torch.ops.uotpool.solve, torch.ops.uotpool.solve_backward
 
 
-def arguments(*, plan=False, grad=True):
-    """Of torch.ops.uotpool.triton_solve, but for `save`."""
-    weights = torch.stack([w for w in modules("sinkhorn", 1) if w is not None])
-    floats = [t.requires_grad_(grad) for t in (rand(6, D), randn(3, D), randn(6), weights, randn(D, seed=2))]
-    X, log_p0, log_q0, weights, scale = floats
-    present = torch.ones(6, dtype=torch.bool)
-    return X, PTR, ORDER, present, 0, log_p0, log_q0, weights, scale, 3, "sinkhorn", plan
+def arguments(name="mixed, with priors", *, plan=False):
+    pool, (X, sets) = make(name, impl="triton"), sets_of("index", 3)
+    with torch.no_grad():
+        _, call = pool._call(X, None, sets["index"], None, sets["dim_size"], None)
+        a = ops.arguments(TRITON, call, plan)
+    present = torch.ones(X.shape[0], dtype=torch.bool)
+    return a._replace(present=present, raw=[t.detach() for t in a.raw])
 
 
-def test_opcheck():
-    torch.library.opcheck(torch.ops.uotpool.triton_solve.default, (*arguments(), True))
-    given = arguments(grad=False)
-    out, *saved = torch.ops.uotpool.triton_solve(*given, True)
-    wanted = [True, False, True, True, True]
-    torch.library.opcheck(
-        torch.ops.uotpool.triton_solve_backward.default, (torch.ones_like(out), *saved, *given, wanted)
-    )
+@small_tiles
+@pytest.mark.parametrize("name", ["all fixed", "mixed, with priors"])
+def test_opcheck(name):
+    a = arguments(name)
+    leaves = {"X": a.X.clone().requires_grad_(), "raw": [t.clone().requires_grad_() for t in a.raw]}
+    torch.library.opcheck(solve.default, tuple(a._replace(**leaves)))
+    out, *saved = solve(*a)
+    assert [tuple(t.shape) for t in saved] == TRITON.saved_shapes(a)
+    wanted = [t is not None and i != 1 for i, t in enumerate(a.differentiable())]
+    torch.library.opcheck(solve_backward.default, (torch.ones_like(out), saved, *a, wanted))
 
 
 def test_operators_refuse_what_does_not_fit():
-    given = arguments(grad=False)
-    for i, other in (
-        (0, given[0].float()),
-        (1, PTR[:2]),
-        (2, ORDER.int()),
-        (7, given[7].float()),
-        (8, randn(2)),
-    ):
-        with pytest.raises(ValueError, match="uotpool::triton_solve"):
-            torch.ops.uotpool.triton_solve(*given[:i], other, *given[i + 1 :], True)
-    out, *saved = torch.ops.uotpool.triton_solve(*given, True)
-    with pytest.raises(ValueError, match="dout has not the shape"):
-        torch.ops.uotpool.triton_solve_backward(out[:1], *saved, *given, [True] * 5)
-    with pytest.raises(ValueError, match="expected what triton_solve saved"):
-        torch.ops.uotpool.triton_solve_backward(out, *saved[1:], saved[0], *given, [True] * 5)
+    """The checks that all devices share are in tests/backends/test_torch.py."""
+    a = arguments()
+    for change in ({"solver": "badmm-q"}, {"X": a.X.long()}, {"present": a.present[1:]}, {"ptr": a.ptr[1:]}):
+        with pytest.raises(ValueError, match="uotpool::solve"):
+            solve(*a._replace(**change))
+    out, *saved = solve(*a)
+    for dout, tensors in ((out[:1], saved), (out, [*saved[1:], saved[0]]), (out, [])):
+        with pytest.raises(ValueError, match="uotpool::solve_backward"):
+            solve_backward(dout, tensors, *a, [True] * 6)
 
 
+@small_tiles
 def test_operator_and_function_are_one(monkeypatch):
-    """An eager call takes a shorter way than a traced one, which sees operators: to the same bits."""
+    """An eager call goes past the operators, which a traced one sees: to the same bits."""
     problem, weights = masked(2, 4, 5)._replace(scale=randn(5, seed=4)), modules("sinkhorn", 1)
     want = solved(problem, weights, "sinkhorn", impl="triton")
     monkeypatch.setattr(ops, "all_eager", lambda tensors: False)
     assert equal(want, solved(problem, weights, "sinkhorn", impl="triton")) == []
 
 
-def test_a_sum_readout():
-    """N times the mean, with gradients; N is counted in float32 where X of half precision is read as it is."""
-    X = randn(2, 5, D).requires_grad_()
-    mask = torch.tensor([[True] * 5, [True, False, True, False, False]])
-    y = {
-        impl: uot_pool(X, 1.0, 0.7, 0.7, K=2, mask=mask, readout="sum", impl=impl)
-        for impl in ("triton", "reference")
-    }
-    torch.testing.assert_close(y["triton"], y["reference"], rtol=tol.F64, atol=tol.F64)
-    ours, theirs = (torch.autograd.grad(out.sin().sum(), X)[0] for out in y.values())
-    torch.testing.assert_close(ours, theirs, rtol=tol.F64, atol=tol.F64)
-    ones = torch.full((1, 2049, 1), 0.25, dtype=torch.float16)
-    y = uot_pool(ones, 1.0, 0.7, 0.7, K=1, readout="sum", impl="triton")
-    assert y.item() == float(torch.tensor(2049 * 0.25).half())
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = UOTPooling(D, impl="triton").double()  # so that it cannot fall back
-
-    def forward(self, X: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        return self.pool(X.tanh(), index=index, dim_size=2)
-
-
-def test_compiled_and_exported():
+@small_tiles
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_and_batched(name):
+    pool = make(name, impl="triton")
     torch._dynamo.reset()
-    model = Model()
-    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
-    for rows in (5, 7):
-        X, index = randn(rows, D).requires_grad_(), torch.arange(rows) % 2
-        wanted = [X, *model.parameters()]
-        found = [
-            [y.detach(), *torch.autograd.grad(y.sin().sum(), wanted)]
-            for y in (model(X, index), compiled(X, index))
-        ]
-        for a, b in zip(*found, strict=True):
-            torch.testing.assert_close(a, b, rtol=tol.F64, atol=tol.F64)
-    rows = torch.export.Dim("rows", min=2)
-    program = torch.export.export(model, (X.detach(), index), dynamic_shapes=({0: rows}, {0: rows}))
-    assert "uotpool.triton_solve" in str(program.graph)
-    X, index = randn(4, D, seed=1), torch.tensor([1, 0, 0, 1])
-    assert torch.equal(program.module()(X, index), model(X, index))
-    torch._dynamo.reset()
+    compiled = torch.compile(pool, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (2, 3):
+        X, sets = sets_of("index", n)
+        same(with_gradients(compiled, pool, X, **sets), with_gradients(pool, pool, X, **sets))
+    y = pool(X.requires_grad_(), **sets)
+    dys = randn(2, *y.shape)
+    (batched,) = torch.autograd.grad(y, X, dys, is_grads_batched=True, retain_graph=True)
+    same([batched], [torch.stack([torch.autograd.grad(y, X, dy, retain_graph=True)[0] for dy in dys])])
 
 
-@pytest.mark.parametrize("run", [uot_pool, uot_plan])
-def test_second_derivative_names_the_reference(run):
-    X = dense(1, 3, 3).X.requires_grad_()
-    y = run(X, 0.5, 1.0, 1.0, K=1, impl="triton")
+@pytest.mark.parametrize("plan", [False, True])
+def test_second_derivative_names_the_reference(plan):
+    X = rand(6, D).requires_grad_()
+    posed = Problem(X, alpha0=0.5, alpha1=1.0, alpha2=1.0)
+    y = (posed.plan if plan else posed.pool)(Sinkhorn(1), impl="triton")
     (dX,) = torch.autograd.grad(y.square().sum(), X, create_graph=True)
     with pytest.raises(RuntimeError, match='impl="reference"'):
         torch.autograd.grad(dX.square().sum(), X)
 
 
-def test_second_derivative_through_the_operators():
-    given = arguments()
-    y = torch.ops.uotpool.triton_solve(*given, True)[0]
-    (dX,) = torch.autograd.grad(y.square().sum(), given[0], create_graph=True)
-    with pytest.raises(RuntimeError, match='impl="reference"'):
-        torch.autograd.grad(dX.square().sum(), given[0])
-
-
-def test_transforms_are_refused():
-    X = dense(2, 3, 3).X
-    with check(False), pytest.raises(ValueError, match=r'for impl="triton" a tensor outside torch\.func'):
-        torch.func.grad(lambda x: uot_pool(x, 0.5, 1.0, 1.0, impl="triton").sum())(X)
-
-
-def test_batched_gradients():
-    X = rand(1, 3, 2).requires_grad_()
-    y = uot_pool(X, 0.5, 1.0, 1.0, K=1, impl="triton")
-    dys = torch.eye(2).double().reshape(2, 1, 2)
-    (batched,) = torch.autograd.grad(y, X, dys, is_grads_batched=True, retain_graph=True)
-    single = [torch.autograd.grad(y, X, dy, retain_graph=True)[0] for dy in dys]
-    torch.testing.assert_close(batched, torch.stack(single))
-
-
-def test_derivatives_that_are_not_wanted():
-    given = arguments(grad=False)
-    p = Arguments(*given)
-    out, saved = calls.forward(p)
-    dout = randn(*out.shape, seed=7)
-    every = calls.backward(dout, p, saved, [True] * 5)
-    for i in range(5):
-        alone = calls.backward(dout, p, saved, [j == i for j in range(5)])
+@small_tiles
+@pytest.mark.parametrize("plan", [False, True])
+def test_derivatives_that_are_not_wanted(plan):
+    a = arguments(plan=plan)
+    out, *saved = TRITON.forward(a, save=True)
+    dout, count = randn(*out.shape, seed=7), len(a.differentiable())
+    every = TRITON.backward(dout, a, saved, [True] * count)
+    for i in range(count):
+        alone = TRITON.backward(dout, a, saved, [j == i for j in range(count)])
         assert torch.equal(alone[i], every[i])
-        assert [d is None for d in alone] == [j != i for j in range(5)]
+        assert [d is None for d in alone] == [j != i for j in range(count)]
 
 
-def test_memory_between_the_passes():
-    """At most (2 K + 4) B D + K M numbers, and nothing without derivatives."""
-    for plan in (False, True):
-        p = Arguments(*arguments(plan=plan, grad=False))
-        B, K, M = p.num_sets, p.K, p.X.shape[0]
-        out, saved = calls.forward(p)
-        assert sum(t.numel() for t in saved) <= (2 * K + 4) * B * D + K * M
-        assert [t.shape for t in saved] == [torch.Size(shape) for shape in Saved.shapes(p)]
-        again, nothing = calls.forward(p, save=False)
-        assert nothing is None
-        assert torch.equal(again, out)
+def test_offsets_out_of_range_touch_no_other_memory():
+    """Kernels clamp them: an assertion on a GPU reports them later. The interpreter would crash."""
+    a = arguments("the default")
+    M = a.X.shape[0]
+    for ptr in ([-5, 4, 100, 100, 100], [7, 2, 9, 3, 0], [0, 2**40, 9, 9, 9]):
+        wrong = a._replace(ptr=torch.tensor(ptr))
+        out, *saved = TRITON.forward(wrong, save=True)
+        TRITON.backward(torch.ones_like(out), wrong, saved, [True] * len(a.differentiable()))
+    order = torch.arange(M)
+    order[:2] = torch.tensor([-1, 2**40])
+    TRITON.forward(a._replace(order=order), save=True)
 
 
-def test_choice_by_shapes_alone():
-    """Small sets have a program each, few large ones share theirs, for any number of processors."""
-    for processors in (16, 108, 304):
-        assert calls.choose(10_000, 1000, 64, 1, 4, processors).chunk == 0
-        assert calls.choose(10**6, 1, 512, 4, 4, processors).chunk >= 64
-    for D in (1, 10, 64, 100, 512, 1024):
-        for itemsize in (2, 4, 8):
-            for tile in calls.choose(50, 3, D, 1, itemsize, 108)[1:]:
-                assert tile.C * tile.BL >= D
-                assert tile.R * tile.C * tile.W * tile.BL >= 32 * tile.warps
+@pytest.mark.parametrize("dim", [1, 10, 64, 100, 512, 1024])
+def test_tiles_hold_a_row_and_all_lanes(dim):
+    for itemsize in (2, 4, 8):
+        tile = launch.tile(dim, itemsize, 16)
+        assert tile["C"] * tile["BL"] >= dim
+        assert tile["R"] * tile["C"] * tile["W"] * tile["BL"] >= 32 * tile["num_warps"]
 
 
 def test_what_the_backend_takes():
-    X = dense(1, 3, 3).X
-    assert resolve_impl(X, "sinkhorn", "triton") == "triton"
-    assert resolve_impl(X, "sinkhorn") == "cpu"  # also where kernels are interpreted
-    assert resolve_impl(X, "badmm-q", "triton") == "triton"
-    with pytest.raises(ValueError, match=r'X: expected for impl="triton" at most 1024 features, got'):
-        uot_pool(torch.rand(2, 2, 1025), 1.0, 1.0, 1.0, impl="triton")
-    with pytest.raises(ValueError, match='"triton" has the K modules of formulation="exact" only'):
-        uot_pool(X, 1.0, 1.0, 1.0, K="converged", impl="triton")
-    assert torch.equal(
-        uot_pool(X, 1.0, 1.0, 1.0, K=0, impl="triton"), uot_pool(X, 1.0, 1.0, 1.0, K=0, impl="reference")
-    )
-    assert explain_impl(X) == "cpu"
-    assert "triton expects a tensor on a CUDA or ROCm GPU" in explain_impl(X.to("meta"))
-    assert backends.BACKENDS["triton"] is TRITON
+    assert explain_impl(rand(2, 3, D)) == "cpu"  # also where kernels are interpreted
+    for X, solver in ((torch.rand(2, 2, 1025), "sinkhorn"), (torch.rand(2, 2, D), "badmm-q")):
+        with pytest.raises(ValueError, match="impl"):
+            UOTPooling(X.shape[-1], solver, impl="triton")(X)
+    pool = UOTPooling(D, impl="triton")
+    with check(False), pytest.raises(ValueError, match=r"torch\.func"):
+        torch.func.grad(lambda x: pool(x).sum())(torch.rand(2, 2, D))

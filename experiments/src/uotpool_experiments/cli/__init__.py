@@ -15,7 +15,6 @@ from uotpool_experiments.cli import (
     claims,
     datasets,
     demo,
-    explore,
     export,
     figure,
     report,
@@ -26,7 +25,7 @@ from uotpool_experiments.cli import (
     tables,
 )
 
-COMMANDS = (demo, run, sweep, table, tables, claims, same_code, report, export, figure, datasets, explore)
+COMMANDS = (demo, run, sweep, table, tables, claims, same_code, report, export, figure, datasets)
 
 
 def add_parsers(commands: Any) -> None:

@@ -26,8 +26,6 @@ QUESTION = (
     "and the darkest? Six poolings, each with its learning rate and step chosen by bags held out."
 )
 NEXT = (
-    "uotpool explore (pip install 'uotpool-experiments[explore]'): move the weights of the transport problem "
-    "and watch the plan go from mean to max",
     "uotpool run regimes --quick: twelve poolings on fifteen questions, in six minutes",
     "uotpool figure bag-plans: what the plans of the UOT poolings look at in a bag of digits",
     "uotpool report: all committed results, as a page like this one",

@@ -9,8 +9,8 @@ from contextlib import closing
 
 from rich.console import Console
 
-from uotpool.plaintext import visible
 from uotpool_experiments.analysis.selection import select
+from uotpool_experiments.plaintext import visible
 from uotpool_experiments.runs import export, same_code, scheduler
 from uotpool_experiments.runs.executors import Executor, LocalExecutor, RayExecutor, TorchrunExecutor, torchrun
 from uotpool_experiments.runs.plan import make_plan

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from uotpool.plaintext import visible
+from uotpool_experiments.plaintext import visible
 
 FIGURES = Path("docs/figures")  # beside the folder of results
 

@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from uotpool import UOTPooling, plan_stats
-from uotpool.solvers import SOLVERS
+from uotpool import UOTPooling
 from uotpool_experiments.datasets import digits
 from uotpool_experiments.figures.problems import LABELS
+from uotpool_experiments.solvers import SOLVERS
 from uotpool_experiments.tasks.mil import training
 from uotpool_experiments.tasks.mil.task import MultiInstance
 from uotpool_experiments.tasks.spec import RunSpec
@@ -91,10 +91,11 @@ def _plans(found: training.Fitted) -> tuple[list[Tensor], list[float], float]:
     uot = found.model.pool
     assert isinstance(uot, UOTPooling)
     test = found.test
-    P = uot.plan(found.model.features(test.X), ptr=test.ptr)
+    problem = uot.problem(found.model.features(test.X), ptr=test.ptr)
+    P = problem.plan(uot.solver)
     shares = [own / own.sum(0) for own in P.split(test.sizes.tolist())]
     chances = found.model(test.X, test.ptr).sigmoid().tolist()
-    return shares, chances, float(plan_stats(P, ptr=test.ptr).divergence.mean())
+    return shares, chances, float(problem.stats(P).divergence.mean())
 
 
 def _share_of_rows(share: Tensor, rows: list[int]) -> float:

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.published_results import TABLE_7, Published
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.analysis.tests import compare
@@ -24,6 +23,7 @@ from uotpool_experiments.figures.from_runs import (
     words_by_solver,
 )
 from uotpool_experiments.figures.problems import COLOURS, LABELS
+from uotpool_experiments.solvers import SOLVERS
 
 APART = 0.26  # the distance of the points of a solver
 

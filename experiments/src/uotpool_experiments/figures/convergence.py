@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from uotpool.solvers import FORMULATIONS, SOLVERS
 from uotpool_experiments.figures.measured import Lines
 from uotpool_experiments.figures.problems import COLOURS, LABELS, MARKERS, power, short
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS
 
 CURVES = "against K"  # the part of the measurement that is drawn
 COLUMNS = ("part", "size", "alpha0", "alpha1", "alpha2", "solver", "formulation", "K", "objective", "gap")

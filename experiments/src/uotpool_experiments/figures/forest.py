@@ -9,10 +9,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.paired import BEST, Ahead, Paired, best_others, paired
 from uotpool_experiments.analysis.samples import Samples
 from uotpool_experiments.figures.problems import COLOURS, MARKERS
+from uotpool_experiments.solvers import SOLVERS
 from uotpool_experiments.tables import manifest
 
 EVERY = "all of these"

@@ -11,11 +11,11 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from uotpool.solvers import FORMULATIONS, SOLVERS
 from uotpool_experiments.analysis.samples import Sample, common, samples
 from uotpool_experiments.analysis.selection import Source
 from uotpool_experiments.figures.problems import COLOURS, MARKERS
 from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS
 from uotpool_experiments.tables.manifest import FOLDER, RUNS, results_folder
 from uotpool_experiments.tables.settings import Flat, flat, written
 

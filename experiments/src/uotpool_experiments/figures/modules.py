@@ -5,7 +5,6 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.figures.from_runs import (
     ACCURACY,
@@ -18,6 +17,7 @@ from uotpool_experiments.figures.from_runs import (
     words_by_solver,
 )
 from uotpool_experiments.figures.problems import LABELS
+from uotpool_experiments.solvers import SOLVERS
 
 
 def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:

@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from uotpool import uot_plan
-from uotpool.solvers import FORMULATIONS, SOLVERS
+from uotpool import Newton
+from uotpool import Problem as Transport
 from uotpool_experiments.figures.problems import LABELS, Problem, power, problem, seeded, short
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS, solver_of
 
 N, D = 10, 5  # the paper's
 FIRST = 2  # seed 0 is the input of docs/published-algorithms.md
@@ -105,7 +106,8 @@ def draw(seed: int, quick: bool) -> tuple[Figure, list[str]]:
 
 
 def _optimum(case: Problem, weights: Weights, q0: Tensor | None) -> Tensor:
-    return uot_plan(case.X, *weights, q0=q0, K="converged")[0]
+    alpha0, alpha1, alpha2 = weights
+    return Transport(case.X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, q0=q0).plan(Newton())[0]
 
 
 def _best(
@@ -118,10 +120,11 @@ def _best(
     steps: tuple[float, float],
 ) -> Found:
     """Of the steps to try, that with the least error."""
-    how: dict[str, Any] = {"q0": q0, "solver": solver, "formulation": formulation}
+    alpha0, alpha1, alpha2 = weights
     tried = []
     for rho in (None,) if solver == "sinkhorn" else steps:
-        P, later = (uot_plan(case.X, *weights, rho, **how, K=modules)[0] for modules in (K, LATER))
+        posed = Transport(case.X, alpha0=alpha0, alpha1=alpha1, alpha2=alpha2, rho=rho, q0=q0)
+        P, later = (posed.plan(solver_of(solver, formulation, modules))[0] for modules in (K, LATER))
         tried.append(Found(P, truth, rho, later))
     return min(tried, key=lambda found: np.nan_to_num(found.error, nan=np.inf))
 

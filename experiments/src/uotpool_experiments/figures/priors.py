@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.published_results import PRIORS, PRIORS_DATASET, TABLE_6, Learned, Published
 from uotpool_experiments.analysis.samples import Sample
 from uotpool_experiments.analysis.tests import compare
@@ -27,6 +26,7 @@ from uotpool_experiments.figures.from_runs import (
 )
 from uotpool_experiments.figures.problems import LABELS
 from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.solvers import SOLVERS
 from uotpool_experiments.tables.settings import Flat
 
 SHIFTS = (-0.25, 0.0, 0.25)  # where the points of each solver stand beside a tick

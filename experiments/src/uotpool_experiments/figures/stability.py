@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 
-from uotpool.solvers import FORMULATIONS, SOLVERS
 from uotpool_experiments.figures.measured import Lines
 from uotpool_experiments.figures.problems import LABELS, short
+from uotpool_experiments.solvers import FORMULATIONS, SOLVERS
 
 UNIT = "[0, 1]"  # the X that is drawn; others are measured too
 ALPHA = "alpha1, alpha2"

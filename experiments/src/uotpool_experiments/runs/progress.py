@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from uotpool.plaintext import visible
+from uotpool_experiments.plaintext import visible
 from uotpool_experiments.tasks.spec import RunSpec
 
 EVERY = 60.0  # seconds between lines, where there is no terminal

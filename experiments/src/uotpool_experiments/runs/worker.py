@@ -61,9 +61,8 @@ def facts() -> dict[str, str]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    machine = (
-        f"{platform.system()} {platform.machine()}, {uotpool.resolve_impl(torch.empty(1, 1, 1), 'sinkhorn')}"
-    )
+    backend = uotpool.explain_impl(torch.empty(1, 1, 1)).partition(";")[0]
+    machine = f"{platform.system()} {platform.machine()}, {backend}"
     return {"versions": canonical(versions), "machine": machine, "commit_id": _commit()}
 
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from uotpool.solvers import SOLVERS
 from uotpool_experiments.analysis.paired import BEST, POWER, Ahead, best_others, paired
 from uotpool_experiments.analysis.samples import Samples, samples
 from uotpool_experiments.runs.rows import Row
+from uotpool_experiments.solvers import SOLVERS
 from uotpool_experiments.tables.manifest import Manifest
 from uotpool_experiments.tables.settings import flat, written
 from uotpool_experiments.tables.table import EMPTY, Cell, Column, Lead, Line, Number, Table, Text

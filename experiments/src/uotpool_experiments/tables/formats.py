@@ -7,8 +7,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from uotpool.plaintext import visible
 from uotpool_experiments.csv_cells import safe
+from uotpool_experiments.plaintext import visible
 from uotpool_experiments.tables import FORMATS
 from uotpool_experiments.tables.table import Cell, Mark, Table
 

@@ -65,7 +65,7 @@ def fingerprint(task: str, pooling: str) -> str:
     """Hash the code that a run of this task with this pooling uses."""
     found = entry(pooling)
     module, _, name = found.where.partition(":")
-    return _fingerprint(f"{name} {found.options} {found.defaults}", task_module(task), f"uotpool.{module}")
+    return _fingerprint(f"{name} {found.options}", task_module(task), f"uotpool.{module}")
 
 
 def task_module(task: str) -> str:

@@ -1,1 +1,1 @@
-"""The fused CPU kernels: `library` loads them, `ops` and `windows` make them torch operations; `scratch`."""
+"""The fused CPU kernels: `library` loads them, `backend` calls them."""

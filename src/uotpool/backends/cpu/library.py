@@ -11,34 +11,23 @@ import ctypes
 import os
 import struct
 import warnings
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
-from uotpool.problem import LOG, SOFTPLUS, VALUE
-
-ABI = 6
+ABI = 8
 ISAS = ("baseline", "avx2", "avx512")  # in the order of their codes in the header
 
 OK, BAD_ARGUMENT, NULL_POINTER, MISALIGNED, NO_MEMORY, NO_SUCH_ISA = range(6)
 
-# The codes of the forms of `uotpool.problem`, and of a scale that is RATE times what is given.
-FORMS = {VALUE: 0, SOFTPLUS: 1, LOG: 2}
-TIMES_RATE = 3
+_SLOTS = ("alpha0", "alpha1", "alpha2", "rho", "scale")
 
-_SIZES = (
-    "dtype solver head K B M N D threads p0_shared "
-    "raw_length_alpha0 raw_length_alpha1 raw_length_alpha2 raw_length_rho "
-    "raw_form_alpha0 raw_form_alpha1 raw_form_alpha2 raw_form_rho scale_length scale_form"
-)
-_ARRAYS = (
-    "X ptr rows log_p0 log_q0 weights scale dout out dX dlog_p0 dlog_q0 dweights dscale "
-    "raw_alpha0 raw_alpha1 raw_alpha2 raw_rho draw_alpha0 draw_alpha1 draw_alpha2 draw_rho"
-)
-_WINDOW_SIZES = (
-    "dtype channels_last K B C H W kernel_h kernel_w stride_h stride_w padding_h padding_w out_h out_w threads "
-    "scale_length"
-)
-_WINDOW_ARRAYS = "X weights scale dout out dX dweights dscale"
+
+def _each(prefix: str) -> str:
+    return " ".join(f"{prefix}_{slot}" for slot in _SLOTS)
+
+
+_SIZES = f"dtype solver head K B M N D threads p0_shared {_each('transform')} {_each('length')}"
+_ARRAYS = f"X ptr rows log_p0 log_q0 {_each('coefficient')} dout out dX dlog_p0 dlog_q0 {_each('dcoefficient')}"
 
 
 def _struct(sizes: str, arrays: str) -> list[tuple[str, type]]:
@@ -57,13 +46,6 @@ _CALL = struct.Struct(f"{len(Call._fields_)}q")
 assert _CALL.size == ctypes.sizeof(Call)  # pointers have 64 bits
 pack = _CALL.pack
 
-
-class WindowCall(ctypes.Structure):
-    """The struct `uotpool_window_call`, likewise."""
-
-    _fields_ = _struct(_WINDOW_SIZES, _WINDOW_ARRAYS)
-
-
 _SIGNATURES: dict[str, tuple[type, list[type]]] = {
     "uotpool_solver": (c_char_p, [c_int64]),
     "uotpool_isa": (c_int, []),
@@ -71,16 +53,7 @@ _SIGNATURES: dict[str, tuple[type, list[type]]] = {
     "uotpool_set_isa": (c_int, [c_int]),
     "uotpool_forward": (c_int, [c_void_p]),
     "uotpool_backward": (c_int, [c_void_p]),
-    "uotpool_forward_bags": (c_int, [c_void_p, c_int64, c_int64]),
-    "uotpool_backward_bags": (c_int, [c_void_p, c_int64, c_int64, c_void_p]),
-    "uotpool_window_forward": (c_int, [POINTER(WindowCall)]),
-    "uotpool_window_backward": (c_int, [POINTER(WindowCall)]),
-    "uotpool_window_forward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64]),
-    "uotpool_window_backward_images": (c_int, [POINTER(WindowCall), c_int64, c_int64, c_void_p]),
     "uotpool_scratch": (c_int64, [c_void_p, c_int]),
-    "uotpool_free_scratch": (c_int64, []),
-    "uotpool_kept_scratch": (c_int64, []),
-    "uotpool_limit_scratch": (c_int64, [c_int64]),
     "uotpool_group": (c_int, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
@@ -212,3 +185,8 @@ def _solvers() -> dict[str, int]:
 
 
 SOLVERS = _solvers()
+# What a call needs of the library; None where `missing` has a reason.
+forward, backward = (
+    None if _library is None or _mistake else getattr(_library, f"uotpool_{name}")
+    for name in ("forward", "backward")
+)

@@ -1,4 +1,4 @@
-"""The fused GPU kernels in Triton: `calls` launches them, `ops` and `operators` make them torch operations.
+"""The fused GPU kernels in Triton: `launch` runs them, `ops` makes them torch operations.
 
 Nothing here imports triton before a call needs it.
 """

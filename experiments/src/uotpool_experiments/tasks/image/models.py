@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from uotpool.nn.images import UOTPool2d
-from uotpool.nn.pooling import CLASSIC
+from uotpool.zoo import options_of
 
 BASIC, BOTTLENECK = (64, 128, 256, 512), (256, 512, 1024, 2048)
 # Maps a name to the type of layer, the widths and the depths.
@@ -203,7 +203,7 @@ def _local_pool(local: str, width: int) -> nn.Module:
         return nn.AvgPool2d(2)
     # Drawing these weights must not change the draws of later convolutions, so that all runs start alike.
     with torch.random.fork_rng(devices=[]):
-        return UOTPool2d(width, 2, solver=local.removeprefix("uotp-"), **CLASSIC)
+        return UOTPool2d(width, 2, **options_of(local, {}))
 
 
 def _resnet(arch: str, channels: int, classes: int, small_stem: bool) -> Classifier:

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from uotpool import AdaptiveUOTPool2d, UOTPooling
-from uotpool.zoo import ENTRIES, Pooling, build, entry
+from uotpool import AdaptiveUOTPool2d, Learned, UOTPooling
+from uotpool.zoo import ENTRIES, Pooling, build, entry, options_of
 
 # The output of these is not as wide as their input, so they would need another last layer.
 OTHER_WIDTH = ("mean-max", "set2set", "otk", "wegl", "covariance", "netvlad", "salad")
@@ -39,8 +39,8 @@ def make(name: str, dim: int, options: dict[str, Any], start: str) -> nn.Module:
     found = entry(name)
     if found.load() is not UOTPooling:
         return SetPool(build(name, dim, **options))
-    begin = "mean" if start == "mean" else None
-    return AdaptiveUOTPool2d(dim, 1, start=begin, **dict(found.defaults) | dict(found.options) | options)
+    begin = {"scale": Learned(0.0)} if start == "mean" else {}
+    return AdaptiveUOTPool2d(dim, 1, **options_of(name, options) | begin)
 
 
 def uot_of(pool: nn.Module) -> UOTPooling | None:

@@ -177,9 +177,9 @@ def make_model(spec: RunSpec, settings: Settings, train: Bags) -> BagClassifier:
     return model
 
 
-def raw_alpha0(pool: Pooling) -> nn.Parameter:
+def raw_alpha0(pool: Pooling) -> Tensor:
     uot = uot_of(pool)
-    raw = None if uot is None else uot.raw_weights().get("alpha0")
+    raw = None if uot is None else uot.raw_parameters().get("alpha0")
     if raw is None:
         raise ValueError("alpha0_of_spread: expected a UOT pooling with a learned alpha0, got another")
     return raw
@@ -197,7 +197,7 @@ def make_optimizer(model: BagClassifier, settings: Settings, config: dict[str, f
     if uot is None:
         return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=decay, fused=True)
     # The published layers were trained with decay on all parameters.
-    decayed = uot.options.formulation == "paper" if settings.pool_decay is None else settings.pool_decay
+    decayed = not uot.solver.is_exact if settings.pool_decay is None else settings.pool_decay
     pool_lr = lr * (1.0 if settings.pool_lr is None else settings.pool_lr)
     rest, weights = param_groups(model, decay, lr=pool_lr)
     if decayed:

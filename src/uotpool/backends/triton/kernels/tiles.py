@@ -1,4 +1,4 @@
-"""What all kernels share: the shape of a tile, which rows it holds, weights, and sums over one direction.
+"""What all kernels share: the shape of a tile, which rows a program has, and sums over one direction.
 
 A tile has the shape (R, C, W, BL). Row r W + w and column c BL + l of the block are its entry (r, c, w, l):
 Triton puts l on the lanes of a warp (16 bytes on each) and w on the warps, so r and c stay in one thread. A sum
@@ -10,14 +10,17 @@ The number of columns D is a constant of the kernel, so the compiler knows how r
 for minus infinity: a finite number far below all others, as LOW - LOW is 0 and not NaN. So |scale X| has to
 stay below 1e36 in float32. Maxima start from LOW / 2, so that an absent row, whose v is LOW, adds nothing to
 sums even where no row is present. Exponents have base 2.
+
+Set b has the slots ptr[b] // CHUNK + b and on, as many as it has chunks, so the number of slots,
+M // CHUNK + B, is known without a look at ptr; some stay unused.
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-# A launch compiles anew for a size that is 1 or a multiple of 16, but not for these: batches vary in them.
-VARYING = ["M", "N", "B"]
+# Batches vary in these: a launch would compile anew for a size that is 1 or a multiple of 16.
+VARYING = ["M", "N", "B", "K", "k", "p_step"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -57,8 +60,43 @@ def bounds(PTR, b, M, N):
 
 
 @triton.jit
+def first_slot(PTR, b, M, N, CHUNK: tl.constexpr):
+    """Return the first slot of set b."""
+    if PTR is None:
+        return b * tl.maximum((N + CHUNK - 1) // CHUNK, 1)
+    else:
+        return tl.minimum(tl.maximum(tl.load(PTR + b), 0), M) // CHUNK + b
+
+
+@triton.jit
+def chunk_of(PTR, B, M, N, CHUNK: tl.constexpr):
+    """Return the slot of this program, its set, begin and end of its chunk, and if that is the first."""
+    slot = tl.program_id(0).to(tl.int64)
+    low = slot * 0
+    high = low + B - 1
+    while low < high:  # the last set whose first slot is not behind this one
+        middle = (low + high + 1) // 2
+        if first_slot(PTR, middle, M, N, CHUNK) <= slot:
+            low = middle
+        else:
+            high = middle - 1
+    begin, end = bounds(PTR, low, M, N)
+    i = tl.maximum(slot - first_slot(PTR, low, M, N, CHUNK), 0)
+    start = tl.minimum(begin + i * CHUNK, end)
+    return slot, low, start, tl.minimum(start + CHUNK, end), i == 0
+
+
+@triton.jit
+def chunks_of(PTR, b, M, N, CHUNK: tl.constexpr):
+    """Return the first slot of a set and the one behind its last chunk."""
+    begin, end = bounds(PTR, b, M, N)
+    first = first_slot(PTR, b, M, N, CHUNK)
+    return first, first + (end - begin + CHUNK - 1) // CHUNK
+
+
+@triton.jit
 def rows_at(ORDER, PRESENT, start, end, M, R: tl.constexpr, W: tl.constexpr):
-    """Return the rows of X of a tile, which of them are in the set, and which of these are present."""
+    """Return the rows of X of a tile, which of them are in the chunk, and which of these are present."""
     row = start + tl.arange(0, R)[:, None, None, None] * W + tl.arange(0, W)[None, None, :, None]
     inside = row < end
     if ORDER is not None:
@@ -77,12 +115,21 @@ def entries(X, row, live, d, here, D: tl.constexpr, CT: tl.constexpr):
 
 
 @triton.jit
-def per_row(VALUES, row, live, like, CT: tl.constexpr):
-    """Return a value of each row; 0 where there are none and at absent rows."""
-    if VALUES is None:
-        return tl.zeros(like.shape, dtype=CT)
+def log_q_of(LOGQ, row, live, CT: tl.constexpr):
+    """Return log q0 of each row; 0 for a uniform prior, whose constant changes nothing, and at absent rows."""
+    if LOGQ is None:
+        return tl.zeros(row.shape, dtype=CT)
     else:
-        return tl.load(VALUES + row, mask=live, other=0.0)
+        return tl.load(LOGQ + row, mask=live, other=0.0)
+
+
+@triton.jit
+def log_p_of(LOGP, b, step, d, here, CT: tl.constexpr):
+    """Return log p0 of set b; 0 for a uniform prior."""
+    if LOGP is None:
+        return tl.zeros(d.shape, dtype=CT)
+    else:
+        return tl.load(LOGP + b * step + d, mask=here, other=0.0)
 
 
 @triton.jit
@@ -103,15 +150,6 @@ def sign_of(scale):
 
 
 @triton.jit
-def log_prior_of(LOGP, b, step, d, here, CT: tl.constexpr):
-    """Return log p0 of set b; 0 for a uniform prior, whose constant changes nothing."""
-    if LOGP is None:
-        return tl.zeros(d.shape, dtype=CT)
-    else:
-        return tl.load(LOGP + b * step + d, mask=here, other=0.0)
-
-
-@triton.jit
 def sum_d(y):
     """Return the sums over columns."""
     return tl.sum(tl.sum(y, axis=1, keep_dims=True), axis=3, keep_dims=True)
@@ -121,6 +159,12 @@ def sum_d(y):
 def max_d(y):
     """Return the maxima over columns."""
     return tl.max(tl.max(y, axis=1, keep_dims=True), axis=3, keep_dims=True)
+
+
+@triton.jit
+def sum_rc(y):
+    """Return the sums over all that one thread has."""
+    return tl.sum(tl.sum(y, axis=0, keep_dims=True), axis=1, keep_dims=True)
 
 
 @triton.jit
@@ -135,23 +179,18 @@ def centred_tops(scale, top, here, LOW: tl.constexpr, CT: tl.constexpr):
 
 
 @triton.jit
-def potential(log_sum, centred, log_p, a, a1, here, LOW: tl.constexpr):
-    """Return u + top of a module, less its maximum, from its sums over rows."""
-    share = 1 / (a + a1)
-    u = tl.where(here, (a1 * share) * (a * log_p - log_sum) + (a * share) * centred, LOW)
-    return u - tl.max(u)
-
-
-@triton.jit
-def join(m, s, t, c2):
-    """Return maxima and sums of columns over all w from those of each."""
-    most = tl.max(m, axis=2, keep_dims=True)
-    e = tl.exp2((m - most) * c2)
-    return most, tl.sum(s * e, axis=2, keep_dims=True), tl.sum(t * e, axis=2, keep_dims=True)
-
-
-@triton.jit
 def log_sum_of(MAXIMA, SUMS, at, here, a, FAST: tl.constexpr):
     """Return L of a module from the maxima and sums of its columns."""
     m = tl.load(MAXIMA + at, mask=here, other=0.0)
     return m + (a * LN2) * log2(tl.load(SUMS + at, mask=here, other=1.0), FAST)
+
+
+@triton.jit
+def sum_of_chunks(PARTIAL, PTR, b, M, N, CHUNK: tl.constexpr, CT: tl.constexpr):
+    """Return the sum of a number of each chunk over a set, in their order."""
+    first, behind = chunks_of(PTR, b, M, N, CHUNK)
+    s = tl.zeros((128,), dtype=CT)
+    for start in range(first, behind, 128):
+        slot = start + tl.arange(0, 128)
+        s += tl.load(PARTIAL + slot, mask=slot < behind, other=0.0)
+    return tl.sum(s)
