@@ -169,11 +169,10 @@ def values(value: Value, transform: str, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return transformed(value, transform)
     numbers = value if isinstance(value, tuple) else (value,)
-    if len(numbers) == 1 or checks.readable(like):
+    if checks.readable(like):
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)
-    return torch.stack(
-        [like.new_full((), x) for x in numbers]
-    )  # copying them from the CPU would wait for the GPU
+    # Copying them from the CPU would wait for the GPU.
+    return torch.stack([like.new_full((), x) for x in numbers])
 
 
 def length(value: Value) -> int:

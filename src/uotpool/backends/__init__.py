@@ -38,7 +38,7 @@ def available() -> dict[str, str]:
     return {name: backend.unavailable() for name, backend in BACKENDS.items()}
 
 
-def check_impl(impl: str, solver: Solver) -> None:
+def check_impl(impl: str) -> None:
     """Refuse the name of a backend that cannot be used on this machine."""
     checks.one_of("impl", impl, IMPLEMENTATIONS)
     if impl != "auto" and (reason := BACKENDS[impl].unavailable()):
@@ -51,7 +51,7 @@ def choose(X: Tensor, solver: Solver, impl: str = "auto") -> Backend:
         for backend in BACKENDS.values():
             if not backend.why_not(X, solver) and (backend.is_trusted or not backend.distrust(X)):
                 return backend
-    check_impl(impl, solver)
+    check_impl(impl)
     if reason := BACKENDS[impl].why_not(X, solver):
         raise ValueError(f"impl: expected a backend that takes this call, got {impl!r}: it {reason}")
     return BACKENDS[impl]

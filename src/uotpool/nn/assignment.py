@@ -94,7 +94,7 @@ class UOTAssignment(CoefficientPooling):
         checks.flag("centred", centred)
         checks.flag("dustbin", dustbin)
         super().__init__(dim, solver, {"alpha0": alpha0, "alpha1": alpha1, "alpha2": alpha2, "rho": rho})
-        backends.check_impl(impl, self.solver)
+        backends.check_impl(impl)
         self.impl = impl
         self.clusters = int(checks.count("clusters", clusters, 1))
         self.value_dim = int(checks.count("value_dim", value_dim, 1))

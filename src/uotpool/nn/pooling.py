@@ -97,7 +97,7 @@ class UOTPooling(CoefficientPooling):
         checks.one_of("reduce", reduce, ("mean", "sum"))
         if reduce == "sum" and self.solver.output == "code":
             checks.fail("reduce", '"mean" with output="code", which is a sum already', reduce)
-        backends.check_impl(impl, self.solver)
+        backends.check_impl(impl)
         self.p0 = make_prior("p0", p0, dim, device, dtype)
         self.q0 = make_prior("q0", q0, dim, device, dtype)
         self.reduce, self.impl = reduce, impl
