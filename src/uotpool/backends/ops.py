@@ -24,7 +24,7 @@ from uotpool.solvers.base import MAX_K
 TRANSFORMS = ("none", "fixed", "identity", "softplus", "exp", "linear")
 _CODES = {name: code for code, name in enumerate(TRANSFORMS)}
 FIXED = _CODES["fixed"]
-SLOTS = ("alpha0", "alpha1", "alpha2", "rho", "scale")
+SLOTS = coefficients.NAMES
 _SCALE = len(SLOTS) - 1
 Grouping = tuple[Tensor | None, Tensor | None, Tensor | None, int]  # ptr, order, present, N
 
